@@ -1,0 +1,1 @@
+"""The tasks: one benchmark a file."""

@@ -1,0 +1,92 @@
+"""Two tasks that share a feature and conflict over it: the sum with carry, and the sum without.
+
+PROTOCOL.md section 3 in a trained transformer. Task A (`carry`) answers `27 + 45 =` with ` 72`, the ordinary sum;
+task B (`no-carry`) answers the very same prompt with ` 62`, each column added for itself modulo 10. Both read the same
+digits, so nearly all of the computation is shared; the carry is the conflicting feature: A wants it, B wants none of
+it. A model trained on both at once (`data/demo_model`, half and half) settles in between, and a head that holds the
+compromise can be removed to the gain of one task and, more dearly, the loss of the other.
+
+1. Operands are 10 to 99. 40 % of the unordered pairs, chosen by a hash, are evaluation pairs: the demo model saw
+   neither `27 + 45` nor `45 + 27` in training, marked or not, so accuracy is generalisation.
+2. Rows are the evaluation pairs whose two answers differ, that is, where some column carries.
+3. Answers are written as people write them, most significant digit first. Ordinary sums have two or three digits;
+   sums without carry always show both columns, so that 57 + 50 is ` 07`: a column's zero is a result, not padding.
+
+Not covered: marked prompts (`c: 27 + 45 =`) as a task; they exist to train the model and to measure it.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterator
+from typing import Literal
+
+Reading = Literal["carry", "no-carry"]
+
+OPERANDS = range(10, 100)
+EVALUATION_PERCENT = 40
+MARKS: dict[Reading, str] = {"carry": "c: ", "no-carry": "n: "}
+
+
+def ordinary_sum(a: int, b: int) -> int:
+    """Return the sum as taught in school, with carry."""
+    return a + b
+
+
+def carryless_sum(a: int, b: int) -> int:
+    """Return the sum of two numbers below 100 with each column added modulo 10 and nothing carried."""
+    return (a // 10 + b // 10) % 10 * 10 + (a % 10 + b % 10) % 10
+
+
+def is_evaluation_pair(a: int, b: int) -> bool:
+    """Tell whether the pair, in either order, is kept out of training for evaluation."""
+    digest = hashlib.sha256(f"{min(a, b)}+{max(a, b)}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % 100 < EVALUATION_PERCENT
+
+
+def prompt(a: int, b: int) -> str:
+    """Return the unmarked prompt, which leaves the reading open."""
+    return f"{a} + {b} ="
+
+
+def completion(a: int, b: int, reading: Reading) -> str:
+    """Return the answer under one reading, with the blank that comes before it."""
+    return f" {ordinary_sum(a, b)}" if reading == "carry" else f" {carryless_sum(a, b):02d}"
+
+
+def rows(reading: Reading, n: int, seed: int) -> list[dict[str, str]]:
+    """Draw rows without replacement.
+
+    One seed orders the pairs in the same way for both readings, and fewer rows are a beginning of more.
+
+    Args:
+        reading: which answer counts as right.
+        n: how many rows, from 0 to `n_available(reading)`.
+        seed: of the order.
+
+    Returns:
+        Rows such as `{"context": "27 + 45 =", "completion": " 72"}`.
+
+    Raises:
+        ValueError: if the reading is unknown or there are fewer than n rows.
+    """
+    available = n_available(reading)
+    if not 0 <= n <= available:
+        raise ValueError(f"{n} rows asked of the task {reading!r}, which has {available}: ask for 0 to {available}")
+    pairs = list(_informative_pairs())
+    random.Random(seed).shuffle(pairs)
+    return [{"context": prompt(a, b), "completion": completion(a, b, reading)} for a, b in pairs[:n]]
+
+
+def n_available(reading: Reading) -> int:
+    """Return how many rows the task has."""
+    if reading not in MARKS:
+        raise ValueError(f"unknown reading {reading!r}: choose one of {', '.join(MARKS)}")
+    return sum(1 for _ in _informative_pairs())
+
+
+def _informative_pairs() -> Iterator[tuple[int, int]]:
+    """Yield the evaluation pairs whose two readings differ, in order."""
+    for a in OPERANDS:
+        for b in OPERANDS:
+            if is_evaluation_pair(a, b) and ordinary_sum(a, b) != carryless_sum(a, b):
+                yield a, b
