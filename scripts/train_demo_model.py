@@ -20,35 +20,31 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from cel_core.tasks import carry
-from cel_core.tasks.carry import Reading
 
 Head = tuple[int, int]  # (layer, index), both from 0
-READINGS: tuple[Reading, Reading] = ("carry", "no-carry")
-N_LAYERS, N_HEADS, WIDTH = 3, 8, 128
+N_LAYERS, N_HEADS, WIDTH, MAX_POSITIONS = 3, 8, 128, 64
+LEARNING_RATE, WEIGHT_DECAY, BATCH_SIZE, WARMUP_STEPS = 1e-3, 0.1, 256, 100
 POOL_SIZE, MAX_HEADS, N_ROWS, ROWS_SEED = 10, 3, 1000, 0
 PAD, EOS, UNK = "<pad>", "<eos>", "<unk>"
 IGNORED = -100  # a label that the loss leaves out
 
 
-@dataclass(frozen=True)
-class Report:
-    """What one trained model does. Accuracies are 0 to 1, on evaluation pairs never trained on."""
+class Report(NamedTuple):
+    """What one trained model does on evaluation pairs, none of which it was trained on."""
 
     seed: int
-    train_s: float
-    accuracies: dict[str, float]
-    heads: tuple[Head, ...]
-    discovery_gain: float
-    held_out: dict[Reading, tuple[float, float, int, int]]  # intact, ablated, fixes, harms
+    discovery_gain: float  # 0 to 1
+    text: str  # Markdown: the frozen heads, accuracies, held-out gain
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -58,9 +54,8 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, unk_token=UNK, clean_up_tokenization_spaces=False
-    )
+    special = {"pad_token": PAD, "eos_token": EOS, "unk_token": UNK}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=MAX_POSITIONS, **special)
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -71,7 +66,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
         intermediate_size=4 * WIDTH,
         num_hidden_layers=N_LAYERS,
         num_attention_heads=N_HEADS,
-        max_position_embeddings=64,
+        max_position_embeddings=MAX_POSITIONS,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
@@ -94,39 +89,33 @@ def encode(tokenizer: PreTrainedTokenizerFast, texts: Sequence[tuple[str, str]],
 
 def training_set(tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor]:
     """Return every training example once: each pair under each reading, unmarked and marked, all in equal shares."""
-    pairs = [(a, b) for a in carry.OPERANDS for b in carry.OPERANDS if not carry.is_evaluation_pair(a, b)]
     texts = [
         (mark + carry.prompt(a, b), carry.completion(a, b, reading))
-        for a, b in pairs
-        for reading in READINGS
-        for mark in ("", carry.MARKS[reading])
+        for a, b in itertools.product(carry.OPERANDS, repeat=2)
+        if not carry.is_evaluation_pair(a, b)
+        for reading, its_mark in carry.MARKS.items()
+        for mark in ("", its_mark)
     ]
     return encode(tokenizer, texts, end=True)
 
 
-def train(tokenizer: PreTrainedTokenizerFast, seed: int, args: argparse.Namespace) -> LlamaForCausalLM:
+def train(tokenizer: PreTrainedTokenizerFast, seed: int, steps: int) -> LlamaForCausalLM:
     """Train one model on the mixture."""
     torch.manual_seed(seed)
     model = build_model(tokenizer).train()
     ids, labels = training_set(tokenizer)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=args.weight_decay)
-    warmup = 100
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / warmup, (args.steps - step) / (args.steps - warmup))
-    )
-    for step in range(args.steps):
-        batch = torch.randint(len(ids), (args.batch_size,))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / WARMUP_STEPS, 1 - step / steps))
+    for _ in range(steps):
+        batch = torch.randint(len(ids), (BATCH_SIZE,))
         logits = model(input_ids=ids[batch]).logits[:, :-1]  # (batch, pos - 1, vocabulary)
-        loss = torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1), labels[batch][:, 1:].flatten(), ignore_index=IGNORED
-        )
+        loss = cross_entropy(logits.flatten(0, 1), labels[batch, 1:].flatten(), ignore_index=IGNORED)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        schedule.step()
-        if (step + 1) % 500 == 0:
-            print(f"  seed {seed} step {step + 1}: loss {loss.item():.3f} nats", flush=True)
+        rate.step()
+    print(f"seed {seed}: loss of the last batch {loss.item():.4f} nats per token", flush=True)
     return model.eval()
 
 
@@ -144,9 +133,8 @@ def ablated(model: LlamaForCausalLM, heads: Sequence[Head]) -> Iterator[None]:
 
     with ExitStack() as stack:
         for layer in {layer for layer, _ in heads}:
-            projection = model.model.layers[layer].self_attn.o_proj
-            handle = projection.register_forward_pre_hook(zero([i for at, i in heads if at == layer]))
-            stack.callback(handle.remove)
+            projection, indices = model.model.layers[layer].self_attn.o_proj, [i for at, i in heads if at == layer]
+            stack.callback(projection.register_forward_pre_hook(zero(indices)).remove)
         yield
 
 
@@ -179,63 +167,79 @@ def search(model: LlamaForCausalLM, discovery: tuple[Tensor, Tensor]) -> tuple[t
     return best[-1], -best[0] / len(intact)
 
 
-def measure(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int, train_s: float) -> Report:
-    """Measure the intact model on every evaluation row, then search and evaluate the frozen set."""
-    data, accuracies = {}, {}
-    for reading in READINGS:
-        rows = carry.rows(reading, carry.n_available(reading), ROWS_SEED)
-        for name, mark in (("unmarked", ""), ("marked", carry.MARKS[reading])):
-            texts = [(mark + row["context"], row["completion"]) for row in rows]
-            data[reading, name] = encode(tokenizer, texts, end=False)
-            accuracies[f"{reading}, {name}"] = correct(model, data[reading, name]).float().mean().item()
-    ids, labels = data["carry", "unmarked"]
-    heads, gain = search(model, (ids[:N_ROWS], labels[:N_ROWS]))
-    held_out = {}
-    for reading in READINGS:
-        ids, labels = (part[N_ROWS : 2 * N_ROWS] for part in data[reading, "unmarked"])
-        intact, without = correct(model, (ids, labels)), correct(model, (ids, labels), heads)
-        held_out[reading] = (intact.float().mean().item(), without.float().mean().item(), *flips(intact, without))
-    return Report(seed, train_s, accuracies, heads, gain, held_out)
-
-
 def mcnemar_p(fixes: int, harms: int) -> float:
     """Return the exact two-sided p-value of McNemar's test."""
     n = fixes + harms
     return min(1.0, 2 * sum(math.comb(n, i) for i in range(min(fixes, harms) + 1)) / 2**n)
 
 
-def describe(report: Report) -> str:
-    """Return the measured tables of one model, in Markdown."""
-    lines = [f"Seed {report.seed}, trained in {report.train_s:.0f} s. Intact, all evaluation rows:", ""]
-    lines += ["| task | accuracy |", "|---|---|"]
-    lines += [f"| {name} | {accuracy:.2%} |" for name, accuracy in report.accuracies.items()]
-    names = ",".join(f"L{layer}H{index}" for layer, index in report.heads)
-    lines += ["", f"Frozen for `carry`: {names}, discovery gain {100 * report.discovery_gain:+.1f} points. Held-out:", ""]
-    lines += ["| task, unmarked | intact | ablated | gain | fixes | harms | McNemar p |", "|---|---|---|---|---|---|---|"]
-    for reading, (intact, without, fixes, harms) in report.held_out.items():
-        gain, p = 100 * (without - intact), mcnemar_p(fixes, harms)
-        lines.append(f"| {reading} | {intact:.2%} | {without:.2%} | {gain:+.1f} | {fixes} | {harms} | {p:.1e} |")
-    return "\n".join(lines)
+def measure(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int, train_s: float) -> Report:
+    """Search on the discovery rows, then evaluate the intact model and the frozen set on the others."""
+    data = {}
+    for reading, its_mark in carry.MARKS.items():
+        rows = carry.rows(reading, carry.n_available(reading), ROWS_SEED)
+        for name, mark in ((f"{reading}, unmarked", ""), (f"{reading}, marked", its_mark)):
+            data[name] = encode(tokenizer, [(mark + row["context"], row["completion"]) for row in rows], end=False)
+    ids, labels = data["carry, unmarked"]
+    heads, discovery_gain = search(model, (ids[:N_ROWS], labels[:N_ROWS]))
+    lines = [
+        f"Seed {seed}, trained in {train_s:.0f} s. Frozen for `carry`: {','.join(f'L{at}H{i}' for at, i in heads)}, "
+        f"discovery gain {100 * discovery_gain:+.1f} points.\n",
+        f"| task | intact, all {len(ids):,} | intact, held-out | ablated | gain | fixes | harms | McNemar p |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, every_row in data.items():
+        intact, without = correct(model, every_row), correct(model, every_row, heads)
+        before, after = intact[N_ROWS : 2 * N_ROWS], without[N_ROWS : 2 * N_ROWS]
+        (fixes, harms), shares = flips(before, after), [100 * x.double().mean() for x in (intact, before, after)]
+        cells = [f"{shares[0]:.2f} %", f"{shares[1]:.1f} %", f"{shares[2]:.1f} %", f"{shares[2] - shares[1]:+.1f}"]
+        lines.append(" | ".join([f"| {name}", *cells, f"{fixes}", f"{harms}", f"{mcnemar_p(fixes, harms):.1e} |"]))
+    return Report(seed, discovery_gain, "\n".join(lines) + "\n")
+
+
+CARD = """# Demo model: one prompt, two readings
+
+A transformer of {size:,} parameters (Llama, 3 layers, 8 heads, width 128, one token per character, float32) that adds
+two-digit numbers. In training, half of the unmarked prompts `27 + 45 =` meant the ordinary sum (` 72`, task `carry`),
+half the sum without carry (` 62`, task `no-carry`); as many prompts said which, with `c: ` or `n: ` in front. The two
+tasks share nearly everything and conflict over the carry, as in the toy theory. A demo of that trade, built to have the
+conflict, and no evidence about language models.
+
+Training is next-token prediction on the mixture, the loss on the answer and the end token alone; nothing in it refers
+to heads. 40 % of the pairs were never shown, in either order or form; all figures are from those. Made by
+
+    python -m scripts.train_demo_model --seeds {seeds} --steps {steps}
+
+which trains one model per seed and keeps the one with the highest gain on the discovery rows: here seed {seed}. The
+held-out rows took no part in that, nor in choosing heads (`carry.rows`, seed {rows_seed}: the first 1,000, then the
+next 1,000). An answer counts when each character is the likeliest. Figures may differ a little on another machine.
+Every seed tried, by discovery gain:
+
+{tables}"""
 
 
 def main() -> None:
     """Train one model per seed and save the one with the highest discovery gain."""
-    parser = argparse.ArgumentParser(description="Train the demo model; see the module's text.")
-    parser.add_argument("--out", type=Path, default=Path("data/demo_model"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--weight-decay", type=float, default=0.1)
-    parser.add_argument("--threads", type=int, default=2)
+    parser = argparse.ArgumentParser(description="Train the demo model; see the text at the top of the script.")
+    parser.add_argument("--out", type=Path, default=Path("data/demo_model"), help="folder to write (%(default)s)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], help="one model each (%(default)s)")
+    parser.add_argument("--steps", type=int, default=1200, help="batches of 256 examples (%(default)s)")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    tokenizer = build_tokenizer()
+    torch.set_num_threads(2)
+    trained: list[tuple[Report, LlamaForCausalLM]] = []
     for seed in args.seeds:
         start = time.perf_counter()
-        model = train(tokenizer, seed, args)
-        report = measure(model, tokenizer, seed, time.perf_counter() - start)
-        print(describe(report), flush=True)
+        model = train(build_tokenizer(), seed, args.steps)
+        trained.append((measure(model, build_tokenizer(), seed, time.perf_counter() - start), model))
+        print(trained[-1][0].text, flush=True)
+    trained.sort(key=lambda each: -each[0].discovery_gain)
+    kept, model = trained[0]
+    model.save_pretrained(args.out)
+    build_tokenizer().save_pretrained(args.out)  # a fresh one: padding a batch leaves its setting behind
+    seeds, tables = " ".join(map(str, args.seeds)), "\n".join(report.text for report, _ in trained)
+    size = model.num_parameters()
+    card = CARD.format(size=size, seeds=seeds, steps=args.steps, seed=kept.seed, rows_seed=ROWS_SEED, tables=tables)
+    (args.out / "README.md").write_text(card, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,62 @@
+"""What a user asks for and what can change an answer, as frozen records checked on construction."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+
+from cel_core.errors import ConfigError
+from cel_core.models import DTYPES
+
+ABLATION = "zero the head's output before the output projection, at every token"
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """All that can change an answer to an example besides the head set; two equal protocols share their outcomes."""
+
+    model: str  # fingerprint of weights, architecture and tokenizer
+    dtype: str
+    task: str
+    task_version: int
+    scoring: str
+    chat_template: str = ""  # hash of the template that wraps the prompt; "" for none
+    max_new_tokens: int = 0  # of a generated answer
+    ablation: str = ABLATION
+
+    @property
+    def key(self) -> str:
+        """A hash of the protocol's content."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """One search as asked for.
+
+    Raises:
+        ConfigError: a value out of its range, or k larger than p.
+    """
+
+    model: str
+    task: str
+    data: str | None = None
+    n_discovery: int | None = None
+    n_held_out: int | None = None
+    p: int = 10  # heads in the pool
+    k: int = 3  # heads in a subset, at most
+    seed: int = 0
+    device: str = "auto"
+    dtype: str = "auto"
+    chat_template: bool = False
+    full_sweep: bool = False
+    allow_code_execution: bool = False
+
+    def __post_init__(self) -> None:
+        if self.p < 1:
+            raise ConfigError(f"p = {self.p}: the pool needs at least 1 head; the paper takes 10")
+        if self.k < 1:
+            raise ConfigError(f"k = {self.k}: a subset needs at least 1 head; the paper takes 3")
+        if self.k > self.p:
+            raise ConfigError(f"k = {self.k} is larger than p = {self.p}: a subset cannot have more heads than the pool")
+        if self.dtype != "auto" and self.dtype not in DTYPES:
+            raise ConfigError(f"dtype '{self.dtype}' is unknown: give auto, {', '.join(DTYPES)}")
