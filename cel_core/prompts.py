@@ -6,9 +6,12 @@ Special tokens are those the tokenizer adds by default, and none when the text a
 template wrote it), so there is never a second one.
 """
 
+import hashlib
 from typing import Any, NamedTuple
 
 from cel_core.errors import ModelError
+
+_NO_TEMPLATE = "this model's tokenizer has no chat template: leave out --chat-template"
 
 
 class Request(NamedTuple):
@@ -52,7 +55,18 @@ def chat_prompt(tokenizer: Any, text: str) -> str:
         ModelError: the tokenizer has no chat template.
     """
     if not tokenizer.chat_template:
-        raise ModelError("this model's tokenizer has no chat template: leave out --chat-template")
+        raise ModelError(_NO_TEMPLATE)
     return tokenizer.apply_chat_template(
         [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True, enable_thinking=False
     )
+
+
+def template_hash(tokenizer: Any) -> str:
+    """Identifies the chat template by content.
+
+    Raises:
+        ModelError: the tokenizer has none.
+    """
+    if not tokenizer.chat_template:
+        raise ModelError(_NO_TEMPLATE)
+    return hashlib.sha256(str(tokenizer.chat_template).encode()).hexdigest()[:16]

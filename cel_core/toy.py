@@ -100,10 +100,26 @@ def total(head_coefficients: Array) -> Array:
     Returns:
         Shape (..., n_features).
     """
-    aggregate = head_coefficients[..., 0, :].copy()
-    for head in range(1, head_coefficients.shape[-2]):
-        aggregate += head_coefficients[..., head, :]
-    return aggregate
+    return summed(head_coefficients, axis=-2)
+
+
+def summed(array: Array, axis: int) -> Array:
+    """Sum along one short axis, one entry after another.
+
+    numpy's own sum groups the entries by the memory layout, and so rounds differently for one run than for a thousand.
+
+    Args:
+        array: any shape.
+        axis: the axis to sum over.
+
+    Returns:
+        The shape without that axis.
+    """
+    first, *others = np.moveaxis(array, axis, 0)
+    result = first.copy()
+    for other in others:
+        result += other
+    return result
 
 
 def gradient(parameters: Array, config: ToyConfig) -> Array:

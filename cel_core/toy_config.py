@@ -189,8 +189,8 @@ class ToyConfig:
             require_whole("steps", self.steps, 1, MAX_STEPS, "or write checkpoint or converged")
         if not self._limit_unknown and self.eta > self.step_limit:
             raise ToyError(
-                f"eta {self.eta:g} oscillates or diverges: above {self.step_limit:.4g} no winning head is stable at the "
-                f"optimum (step times curvature exceeds 2); choose a smaller eta, such as {self.step_limit / 10:.2g}"
+                f"eta {self.eta:g} oscillates or diverges: above {self.step_limit:.4g} no winning head is stable at "
+                f"the optimum (step times curvature exceeds 2); choose less, such as {self.step_limit / 10:.2g}"
             )
 
     def _require_reachable_checkpoint(self) -> None:

@@ -14,11 +14,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cel_core.toy import summed
 from cel_core.toy_config import Array, ToyConfig
 
 
 class Projections(Protocol):
-    """The scalars of a block of runs, and how the aggregate's gradient reaches each of them; n_seeds is the last axis."""
+    """The scalars of a block of runs (n_seeds is the last axis), and how the aggregate's gradient reaches each."""
 
     matrices: Array  # 4, n_heads, ..., n_seeds
     encoding: Array  # n_features, n_features, n_seeds; column j is E_j
@@ -28,7 +29,7 @@ class Projections(Protocol):
         ...
 
     def gradient(self, by_aggregate: Array) -> tuple[Array, Array | None]:
-        """Derivatives of J by the matrices, and by the encoding where that is learnt; from dJ/dw, (n_features, n_seeds)."""
+        """Derivatives of J by matrices and learnt encoding, from dJ/dw of shape (n_features, n_seeds)."""
         ...
 
     def keep(self, rows: NDArray[np.bool_]) -> None:
@@ -82,7 +83,7 @@ class FullProjections:
         n = config.n_features
         matrices = start if config.beyond.dense else start[..., None] * np.eye(n)
         self.matrices = np.ascontiguousarray(np.moveaxis(matrices, 0, -1))
-        self.encoding = np.ascontiguousarray(np.broadcast_to(np.eye(n)[..., None], (n, n, len(start))))  # column j: E_j
+        self.encoding = np.repeat(np.eye(n)[..., None], len(start), axis=-1)  # column j: E_j
         self._diagonal = None if config.beyond.dense else np.eye(n)[None, None, :, :, None]
         self._learnt = config.beyond.learnt_encoding
 
@@ -90,11 +91,11 @@ class FullProjections:
         """Q E, K E, V E (n_heads, n_features, n_features, n_seeds), then 1 . O V E_j and the tanh."""
         projected = self.matrices[:3]
         if self._learnt:
-            projected = np.einsum("phims,mjs->phijs", projected, self.encoding)
+            projected = summed(projected[..., None, :] * self.encoding, axis=-3)
         query, key, value = projected
-        read_out = self.matrices[3].sum(axis=1)  # n_heads, n_features, n_seeds: 1 . O
-        gate = (read_out[:, :, None] * value).sum(axis=1)
-        return query, key, value, gate, np.tanh((query * key).sum(axis=1))
+        read_out = summed(self.matrices[3], axis=1)  # n_heads, n_features, n_seeds: 1 . O
+        gate = summed(read_out[:, :, None] * value, axis=1)
+        return query, key, value, gate, np.tanh(summed(query * key, axis=1))
 
     def coefficients(self) -> Array:
         """c_hj, shape (n_heads, n_features, n_seeds)."""
@@ -113,15 +114,16 @@ class FullProjections:
         query, key, value, gate, tanh = self._forward()
         by_gate = (by_aggregate * tanh)[:, None]  # n_heads, 1, n_features, n_seeds
         by_score = (by_aggregate * gate * (1 - tanh**2))[:, None]
-        by_value = self.matrices[3].sum(axis=1)[:, :, None] * by_gate
+        by_value = summed(self.matrices[3], axis=1)[:, :, None] * by_gate
         projected = np.stack([by_score * key, by_score * query, by_value])  # by Q E, K E, V E
-        by_read_out = (value * by_gate).sum(axis=2)  # the same for every row of O
+        by_read_out = summed(value * by_gate, axis=2)  # the same for every row of O
         by_encoding = None
         by_matrices = np.empty_like(self.matrices)
         by_matrices[3] = by_read_out[:, None]
         if self._learnt:
-            by_matrices[:3] = np.einsum("phijs,mjs->phims", projected, self.encoding)
-            by_encoding = np.einsum("phims,phijs->mjs", self.matrices[:3], projected)
+            by_matrices[:3] = summed(projected[:, :, :, None] * self.encoding, axis=-2)
+            by_product = self.matrices[:3, :, :, :, None] * projected[:, :, :, None]
+            by_encoding = summed(by_product.reshape(-1, *self.encoding.shape), axis=0)
         else:
             by_matrices[:3] = projected
         if self._diagonal is not None:

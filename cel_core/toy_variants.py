@@ -7,7 +7,6 @@ None of this is covered by a proof; the labels in `Beyond` say so wherever a res
    product of the task's two signs, which is a binomial, and the noise's projections on them, which are normal: both are
    drawn from their exact distribution instead of example by example.
 3. *Adam* with bias correction. *Weight decay* is decoupled and spares the encoding.
-
 """
 
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cel_core.toy import initial_parameters
+from cel_core.toy import initial_parameters, summed
 from cel_core.toy_config import Array, ToyConfig
 from cel_core.toy_projections import projections
 
@@ -104,7 +103,7 @@ class VariedDescent:
 
     def _by_aggregate(self) -> Array:
         """dJ/dw on the population, or on this step's batches; shape (n_features, n_seeds)."""
-        aggregate = self._projections.coefficients().sum(axis=0)
+        aggregate = summed(self._projections.coefficients(), axis=0)
         if self._batches is None:
             return self._config.curvature[:, None] * (aggregate - self._config.optimum[:, None])
         target, weight = self._tasks.target, self._tasks.weight[:, None]
@@ -113,7 +112,7 @@ class VariedDescent:
         moments = self._batches.draw()
         by_conflict = conflict_error + moments.correlation * own_error - moments.noise_conflict
         by_own = own_error + moments.correlation * conflict_error - moments.noise_own
-        return np.concatenate([(weight * by_conflict).sum(axis=0, keepdims=True), weight * by_own])
+        return np.concatenate([summed(weight * by_conflict, axis=0)[None], weight * by_own])
 
     def advance(self, n_steps: int) -> None:
         """Take `n_steps` steps, in place."""

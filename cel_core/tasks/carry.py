@@ -18,7 +18,9 @@ Not covered: marked prompts (`c: 27 + 45 =`) as a task; they exist to train the 
 import hashlib
 import random
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
+
+from cel_core.tasks.base import Example, Row, Scoring, Sizes, Task
 
 Reading = Literal["carry", "no-carry"]
 
@@ -90,3 +92,33 @@ def _informative_pairs() -> Iterator[tuple[int, int]]:
         for b in OPERANDS:
             if is_evaluation_pair(a, b) and ordinary_sum(a, b) != carryless_sum(a, b):
                 yield a, b
+
+
+class Carry(Task):
+    """Unmarked sums, right when answered with carry."""
+
+    name = "carry"
+    title = "Carry"
+    scoring = Scoring.GREEDY
+    paper_sizes = Sizes(1000, 1000)  # of the demo; the paper has no such task
+    reading: ClassVar[Reading] = "carry"
+
+    def examples(self, rows: list[Row]) -> list[Example]:
+        """See `Task.examples`."""
+        return [
+            Example(self.name, row.text("context"), (row.text("completion"),), 0, row.text("completion").strip())
+            for row in rows
+        ]
+
+    def generated_rows(self, seed: int) -> list[Row]:
+        """All rows of the task, in the seed's order."""
+        drawn = rows(self.reading, n_available(self.reading), seed)
+        return [Row(fields, f"generated row {number}") for number, fields in enumerate(drawn, start=1)]
+
+
+class NoCarry(Carry):
+    """The same prompts, right when answered without carry."""
+
+    name = "no-carry"
+    title = "No carry"
+    reading = "no-carry"

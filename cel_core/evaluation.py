@@ -1,0 +1,168 @@
+"""Put examples to a model under head sets, and say what came of it: outcomes.
+
+Plain data goes in (head sets and examples) and plain data comes out (a table of outcomes), so that another way of making
+outcomes, on other machines say, can stand in its place. An outcome is one row:
+
+* ``head_set``: the removed heads, as text; ``example``: the example's key; ``correct``: whether the answer is right;
+* ``answer``: the chosen index for choices; for greedy scoring what the model itself would have written, as far as scoring saw
+  it; for programs the program;
+* ``margin_nats``: best gold minus best other choice (per character where scored so), or the smallest gap over the gold tokens
+  between gold and the best other token; empty for programs;
+* ``logprobs_nats``: of each continuation, in order; ``detail``: why a program failed.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from cel_core import generation
+from cel_core.config import Protocol
+from cel_core.engine import Block, PackedEngine, PlainEngine, build_engine
+from cel_core.errors import ConfigError
+from cel_core.heads import HeadSet
+from cel_core.models import Model
+from cel_core.prompts import Request, chat_prompt, encode, encode_request, template_hash
+from cel_core.sandbox import run_programs
+from cel_core.tasks import Example, Scoring, Task
+from cel_core.tasks.mbpp import MAX_NEW_TOKENS, Mbpp
+
+COLUMNS = ("head_set", "example", "correct", "answer", "margin_nats", "logprobs_nats", "detail")
+PROGRAM_ROWS = 32  # programs written before they are run and reported
+
+
+def require_code_execution(task: Task, allowed: bool) -> None:
+    """Refuse a task that runs generated code, unless the user allows it.
+
+    Raises:
+        ConfigError: it does, and the user did not.
+    """
+    if task.scoring == Scoring.PROGRAM and not allowed:
+        raise ConfigError(
+            f"task '{task.name}' runs code that the model writes: allow it with --allow-code-execution, on a machine where "
+            "that is acceptable"
+        )
+
+
+class Evaluator:
+    """One model, one task, one protocol."""
+
+    def __init__(
+        self,
+        model: Model,
+        task: Task,
+        chat_template: bool = False,
+        allow_code_execution: bool = False,
+        engine: PackedEngine | PlainEngine | None = None,
+    ) -> None:
+        require_code_execution(task, allow_code_execution)
+        self.model = model
+        self.task = task
+        self.chat_template = chat_template
+        self.engine = engine or build_engine(model)
+        self._requests: dict[str, list[Request]] = {}
+
+    @property
+    def protocol(self) -> Protocol:
+        """All that can change an answer."""
+        return Protocol(
+            model=self.model.fingerprint,
+            dtype=self.model.dtype,
+            task=self.task.name,
+            task_version=self.task.version,
+            scoring=self.task.scoring,
+            chat_template=template_hash(self.model.tokenizer) if self.chat_template else "",
+            max_new_tokens=MAX_NEW_TOKENS if self.task.scoring == Scoring.PROGRAM else 0,
+        )
+
+    def rendered(self, example: Example) -> str:
+        """The text the model reads."""
+        text = chat_prompt(self.model.tokenizer, example.context) if self.chat_template else example.context
+        return text + self.task.answer_prefix if isinstance(self.task, Mbpp) else text
+
+    def outcomes(self, head_sets: Sequence[HeadSet], examples: Sequence[Example]) -> Iterator[pd.DataFrame]:
+        """Outcomes of every example under every head set, in blocks as they are done."""
+        if self.task.scoring == Scoring.PROGRAM:
+            yield from self._programs(head_sets, examples)
+            return
+        requests = [self.requests(example) for example in examples]
+        for block in self.engine.score(head_sets, requests, greedy=self.task.scoring == Scoring.GREEDY):
+            yield self._judged(block, head_sets, [examples[index] for index in block.examples])
+
+    def requests(self, example: Example) -> list[Request]:
+        """The tokens to read and to score, one request a continuation; made once per example."""
+        if example.key not in self._requests:
+            context = self.rendered(example)
+            self._requests[example.key] = [
+                encode_request(self.model.tokenizer, context, continuation, self.model.max_length)
+                for continuation in example.continuations
+            ]
+        return self._requests[example.key]
+
+    def _judged(self, block: Block, head_sets: Sequence[HeadSet], examples: list[Example]) -> pd.DataFrame:
+        shape = len(block.sets), len(examples), -1
+        logprobs = block.scores.logprob_nats.reshape(shape)  # (sets, examples, continuations)
+        if self.task.scoring == Scoring.GREEDY:
+            margins = block.scores.margin_nats.reshape(shape)[..., 0]
+            matched = block.scores.n_matched.reshape(shape)[..., 0]
+            correct = matched == np.array([len(self.requests(example)[0].continuation) for example in examples])
+            answers = self._written(matched, block.scores.written.reshape(shape)[..., 0], examples)
+        else:
+            merit = logprobs
+            if self.task.scoring == Scoring.CHOICE_PER_CHARACTER:
+                merit = logprobs / np.array([[max(1, len(c) - 1) for c in e.continuations] for e in examples])
+            gold = np.array([example.gold for example in examples])
+            chosen = merit.argmax(axis=-1)
+            correct = chosen == gold
+            is_gold = np.arange(merit.shape[-1]) == gold[:, None]
+            margins = merit[:, is_gold] - np.where(is_gold, -np.inf, merit).max(axis=-1)
+            answers = chosen.astype(str)
+        return pd.DataFrame(
+            {
+                "head_set": np.repeat([str(head_sets[index]) for index in block.sets], len(examples)),
+                "example": np.tile([example.key for example in examples], len(block.sets)),
+                "correct": correct.ravel(),
+                "answer": answers.ravel(),
+                "margin_nats": margins.ravel(),
+                "logprobs_nats": list(logprobs.reshape(-1, logprobs.shape[-1])),
+                "detail": "",
+            }
+        )
+
+    def _written(self, matched: np.ndarray, written: np.ndarray, examples: list[Example]) -> np.ndarray:
+        """What the model would have written, as far as scoring saw it: the gold tokens it agrees with, then its own."""
+        texts: dict[tuple[int, int, int], str] = {}
+        answers = np.empty(matched.shape, dtype=object)
+        for (row, column), count in np.ndenumerate(matched):
+            case = (column, int(count), int(written[row, column]))
+            if case not in texts:
+                tokens = [*self.requests(examples[column])[0].continuation[: case[1]], *([case[2]] if case[2] >= 0 else [])]
+                texts[case] = self.model.tokenizer.decode(tokens).strip()
+            answers[row, column] = texts[case]
+        return answers
+
+    def _programs(self, head_sets: Sequence[HeadSet], examples: Sequence[Example]) -> Iterator[pd.DataFrame]:
+        task = self.task
+        assert isinstance(task, Mbpp)
+        prompts = [
+            generation.Prompt(encode(self.model.tokenizer, self.rendered(example)), task.stop) for example in examples
+        ]
+        n_sets = max(1, PROGRAM_ROWS // len(examples))
+        for first in range(0, len(head_sets), n_sets):
+            chunk = head_sets[first : first + n_sets]
+            for start in range(0, len(examples), PROGRAM_ROWS):
+                asked = examples[start : start + PROGRAM_ROWS]
+                answers = generation.write(self.model, chunk, prompts[start : start + PROGRAM_ROWS], MAX_NEW_TOKENS)
+                programs = [task.program(generation.decode(self.model, tokens)) for row in answers for tokens in row]
+                verdicts = run_programs([(program, example.tests) for program, example in zip(programs, [*asked] * len(chunk), strict=True)])
+                yield pd.DataFrame(
+                    {
+                        "head_set": np.repeat([str(head_set) for head_set in chunk], len(asked)),
+                        "example": np.tile([example.key for example in asked], len(chunk)),
+                        "correct": [verdict.passed for verdict in verdicts],
+                        "answer": programs,
+                        "margin_nats": np.nan,
+                        "logprobs_nats": [[] for _ in programs],
+                        "detail": [verdict.reason for verdict in verdicts],
+                    }
+                )

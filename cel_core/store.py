@@ -1,0 +1,425 @@
+"""The one place that keeps outcomes, and the only importer of duckdb.
+
+Outcomes are keyed by content: protocol, head set, example. A search is a plan over them: which examples are discovery and
+held-out, and which set was frozen when. Rankings, flips and headlines are queries.
+
+* Every transaction is short (open, act, close), and a file another process holds is tried again: DuckDB gives one process the
+  file for as long as a connection is open, so many processes take turns.
+* Held-out outcomes before the freeze are impossible: whatever is asked or written names a search and one of its parts, and a
+  search's held-out part is sealed while its frozen set is empty, whoever made the outcomes. A set is frozen once.
+"""
+
+import contextlib
+import json
+import random
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+
+from cel_core import owner
+from cel_core.config import Protocol, SearchConfig
+from cel_core.errors import SealedError, StoreError
+from cel_core.heads import INTACT, HeadSet
+from cel_core.migrations import STEPS
+from cel_core.records import HeldOut, Part, SearchRecord, Status
+from cel_core.search import Tally
+from cel_core.tasks import Example
+from cel_core.tasks.split import Split
+
+DEFAULT_PATH = Path(__file__).resolve().parent.parent / "data" / "cel.duckdb"
+
+
+class Store:
+    """A handle on one store file; it holds no connection between calls and may be used from any thread."""
+
+    def __init__(self, path: str | Path = DEFAULT_PATH, patience_s: float = 30.0) -> None:
+        """Open a store, making or migrating it where needed.
+
+        Args:
+            path: the DuckDB file.
+            patience_s: how long to wait for a file that another process holds.
+
+        Raises:
+            StoreError: it cannot be opened or written, or a newer version of this program wrote it.
+        """
+        self.path = Path(path).expanduser()
+        self.patience_s = patience_s
+        if not self.path.parent.is_dir():
+            raise StoreError(f"store '{self.path}': its folder does not exist; make it, or give another --store")
+        with self._transaction() as database:
+            database.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)")
+            version = database.execute("SELECT coalesce(max(version), 0) FROM schema_version").fetchall()[0][0]
+            if version > len(STEPS):
+                raise StoreError(
+                    f"store '{self.path}' was written by a newer version (schema {version}, this one knows {len(STEPS)}): "
+                    "update this program, or give another --store"
+                )
+            for number, step in enumerate(STEPS[version:], start=version + 1):
+                database.execute(step)
+                database.execute("INSERT INTO schema_version VALUES (?)", [number])
+
+    # --- searches -----------------------------------------------------------------------------------------------------
+
+    def create_search(self, config: SearchConfig, environment: dict[str, str]) -> str:
+        """A new search, owned by this process; its plan follows once model and rows are read."""
+        search = secrets.token_hex(3)
+        now = datetime.now(UTC)
+        with self._transaction() as database:
+            database.execute(
+                """INSERT INTO searches (id, created_at, updated_at, owner, status, stage, done, total, config, environment,
+                   notes, error, duration_s) VALUES (?, ?, ?, ?, 'running', 'loading', 0, 0, ?, ?, [], '', 0)""",
+                [search, now, now, owner.this_process(), json.dumps(asdict(config)), json.dumps(environment)],
+            )
+        return search
+
+    def claim(self, search: str) -> SearchRecord:
+        """Take over a search that is not running, to go on with it.
+
+        Raises:
+            StoreError: there is none of that id, it is done, or another process runs it.
+        """
+        record = self.search(search)
+        if record.status in (Status.RUNNING, Status.DONE):
+            raise StoreError(f"search {search} is {record.status}: only a stopped, interrupted or failed search can be resumed")
+        with self._transaction() as database:
+            database.execute(
+                "UPDATE searches SET status = 'running', owner = ?, error = '', updated_at = ? WHERE id = ?",
+                [owner.this_process(), datetime.now(UTC), record.id],
+            )
+        return self.search(record.id)
+
+    def plan(self, search: str, protocol: Protocol, model: dict[str, Any], split: Split) -> None:
+        """Fix a search's protocol and its two sides.
+
+        Raises:
+            StoreError: it has a plan already, and not this one.
+        """
+        record = self.search(search)
+        if record.n_discovery:
+            with self._transaction() as database:
+                kept = database.execute(
+                    "SELECT p.key FROM searches s JOIN protocols p ON p.id = s.protocol WHERE s.id = ?", [search]
+                ).fetchall()
+            if kept != [(protocol.key,)]:
+                raise StoreError(f"search {search} was begun with another model, dtype or task version: start a new search")
+            return
+        sides = [(Part.DISCOVERY, split.discovery), (Part.HELD_OUT, split.held_out)]
+        rows = pd.DataFrame(
+            [
+                (part, position, e.key, e.task, e.kind, e.context, list(e.continuations), e.gold, e.answer, list(e.tests))
+                for part, side in sides
+                for position, e in enumerate(side)
+            ],
+            columns=["part", "position", "key", "task", "kind", "context", "continuations", "gold", "answer", "tests"],
+        )
+        with self._transaction() as database:
+            database.execute(
+                "INSERT INTO protocols (key, content) VALUES (?, ?) ON CONFLICT DO NOTHING",
+                [protocol.key, json.dumps(asdict(protocol))],
+            )
+            database.register("new_rows", rows)
+            database.execute(
+                """INSERT INTO examples (key, task, kind, context, continuations, gold, answer, tests)
+                   SELECT key, task, kind, context, continuations::TEXT[], gold, answer, tests::TEXT[] FROM new_rows
+                   ON CONFLICT DO NOTHING"""
+            )
+            database.execute(
+                """INSERT INTO search_examples
+                   SELECT ?, e.id, r.part, r.position FROM new_rows r JOIN examples e ON e.key = r.key""",
+                [search],
+            )
+            database.execute(
+                """UPDATE searches SET protocol = (SELECT id FROM protocols WHERE key = ?), model = ?, n_discovery = ?,
+                   n_held_out = ?, notes = ? WHERE id = ?""",
+                [protocol.key, json.dumps(model), len(split.discovery), len(split.held_out), split.notes, search],
+            )
+
+    def progress(self, search: str, stage: str, done: int, total: int, duration_s: float) -> None:
+        """Say how far a running search is; this is also its sign of life."""
+        with self._transaction() as database:
+            database.execute(
+                "UPDATE searches SET stage = ?, done = ?, total = ?, duration_s = ?, updated_at = ? WHERE id = ?",
+                [stage, done, total, duration_s, datetime.now(UTC), search],
+            )
+
+    def end(self, search: str, status: Status, duration_s: float, error: str = "") -> None:
+        """Close a run: done, stopped or failed, with the reason."""
+        with self._transaction() as database:
+            database.execute(
+                "UPDATE searches SET status = ?, error = ?, duration_s = ?, updated_at = ? WHERE id = ?",
+                [status, error, duration_s, datetime.now(UTC), search],
+            )
+
+    def search(self, search: str) -> SearchRecord:
+        """One search by its id, or by the beginning of it.
+
+        Raises:
+            StoreError: none or several fit.
+        """
+        found = self._records("WHERE starts_with(id, ?)", [search]) if search else []
+        if len(found) != 1:
+            problem = f"{len(found)} searches start with" if found else "there is no search"
+            raise StoreError(f"{problem} '{search[:40]}': list them with 'show', and give one id")
+        return found[0]
+
+    def searches(self) -> list[SearchRecord]:
+        """All searches, newest first."""
+        return self._records("", [])
+
+    # --- rankings and the freeze --------------------------------------------------------------------------------------
+
+    def save_ranking(self, search: str, stage: int, tallies: Sequence[Tally]) -> None:
+        """Keep the ranking of a stage (1: single heads, 2: subsets), best first."""
+        rows = pd.DataFrame(
+            [
+                (search, stage, rank, str(t.head_set), t.fixes, t.harms, t.n_correct, t.n)
+                for rank, t in enumerate(tallies, start=1)
+            ],
+            columns=["search", "stage", "rank", "head_set", "fixes", "harms", "n_correct", "n"],
+        )
+        with self._transaction() as database:
+            database.register("new_rows", rows)
+            database.execute("DELETE FROM rankings WHERE search = ? AND stage = ?", [search, stage])
+            database.execute("INSERT INTO rankings BY NAME SELECT * FROM new_rows")
+
+    def ranking(self, search: str, stage: int) -> list[Tally]:
+        """The ranking of a stage, best first; empty until the stage is done."""
+        with self._transaction() as database:
+            rows = database.execute(
+                "SELECT head_set, fixes, harms, n_correct, n FROM rankings WHERE search = ? AND stage = ? ORDER BY rank",
+                [search, stage],
+            ).fetchall()
+        return [Tally(HeadSet.parse(name), *counts) for name, *counts in rows]
+
+    def freeze(self, search: str, head_set: HeadSet, discovery_gain: float) -> None:
+        """Freeze the set that the held-out examples will test; this unseals them.
+
+        Raises:
+            StoreError: another set is frozen already, or the set's discovery outcomes are not all there.
+        """
+        with self._transaction() as database:
+            frozen, n_discovery = database.execute(
+                "SELECT frozen_set, n_discovery FROM searches WHERE id = ?", [search]
+            ).fetchall()[0]
+            if frozen is not None:
+                if frozen == str(head_set):
+                    return
+                raise StoreError(f"search {search} has frozen {frozen}: a set is frozen once; start a new search")
+            n_known = database.execute(
+                f"SELECT count(*) FROM ({_OF_PART}) WHERE name = ?", [search, Part.DISCOVERY, str(head_set)]
+            ).fetchall()[0][0]
+            if not n_discovery or not head_set or n_known < n_discovery:
+                raise StoreError(
+                    f"search {search}: {head_set or 'the empty set'} has {n_known} of {n_discovery or 0} discovery outcomes; "
+                    "a set is frozen when all are there"
+                )
+            database.execute(
+                "UPDATE searches SET frozen_set = ?, frozen_at = ?, discovery_gain = ? WHERE id = ?",
+                [str(head_set), datetime.now(UTC), discovery_gain, search],
+            )
+
+    def save_held_out(self, search: str) -> None:
+        """Count the held-out comparison of the frozen set and keep it with the search."""
+        record = self.search(search)
+        if record.frozen_set is None:
+            raise SealedError(_sealed(search))
+        flips = self.paired(search, Part.HELD_OUT, record.frozen_set)
+        if len(flips) < record.n_held_out:
+            raise StoreError(f"search {search}: {len(flips)} of {record.n_held_out} held-out outcomes are there; resume it")
+        intact, ablated = flips["intact_correct"].to_numpy(bool), flips["ablated_correct"].to_numpy(bool)
+        counts = [int(x.sum()) for x in (intact, ablated, ~intact & ablated, intact & ~ablated)]
+        with self._transaction() as database:
+            database.execute(
+                """UPDATE searches SET held_out_intact = ?, held_out_ablated = ?, held_out_fixes = ?, held_out_harms = ?
+                   WHERE id = ?""",
+                [*counts, search],
+            )
+
+    # --- examples and outcomes of one part of a search ----------------------------------------------------------------
+
+    def examples(self, search: str, part: Part) -> list[Example]:
+        """The examples of one side, in the plan's order."""
+        with self._transaction() as database:
+            _require_unsealed(database, search, part)
+            rows = database.execute(
+                """SELECT e.task, e.context, e.continuations, e.gold, e.answer, e.kind, e.tests FROM search_examples m
+                   JOIN examples e ON e.id = m.example WHERE m.search = ? AND m.part = ? ORDER BY m.position""",
+                [search, part],
+            ).fetchall()
+        return [Example(task, text, tuple(ways), gold, right, kind, tuple(tests)) for task, text, ways, gold, right, kind, tests in rows]
+
+    def add_outcomes(self, search: str, part: Part, outcomes: pd.DataFrame) -> None:
+        """Keep outcomes (the columns of `cel_core.evaluation`) of examples of one side; what is known stays as it is.
+
+        Raises:
+            SealedError: they are of held-out examples, and nothing is frozen yet.
+            StoreError: one is of an example outside this side.
+        """
+        with self._transaction() as database:
+            _require_unsealed(database, search, part)
+            database.register("new_rows", outcomes)
+            outside = database.execute(
+                """SELECT count(*) FROM new_rows r WHERE NOT EXISTS (SELECT 1 FROM search_examples m JOIN examples e
+                   ON e.id = m.example WHERE m.search = ? AND m.part = ? AND e.key = r.example)""",
+                [search, part],
+            ).fetchall()[0][0]
+            if outside:
+                raise StoreError(f"search {search}: {outside} outcomes are not of its {part} examples, and are not kept")
+            database.execute(
+                "INSERT INTO head_sets (name) SELECT DISTINCT head_set FROM new_rows ON CONFLICT DO NOTHING"
+            )
+            database.execute(
+                """INSERT INTO outcomes
+                   SELECT s.protocol, h.id, e.id, r.correct, r.answer, CASE WHEN isnan(r.margin_nats) THEN NULL ELSE r.margin_nats END,
+                          r.logprobs_nats::FLOAT[], r.detail
+                   FROM new_rows r JOIN head_sets h ON h.name = r.head_set JOIN examples e ON e.key = r.example
+                   JOIN searches s ON s.id = ? ON CONFLICT DO NOTHING""",
+                [search],
+            )
+
+    def known(self, search: str, part: Part) -> dict[HeadSet, tuple[np.ndarray, np.ndarray]]:
+        """What is known of one side's examples under the search's protocol, whichever search made it.
+
+        Returns:
+            For each head set, positions of examples in the plan's order and whether each was answered right.
+        """
+        with self._transaction() as database:
+            _require_unsealed(database, search, part)
+            found = database.execute(f"SELECT name, position, correct FROM ({_OF_PART})", [search, part]).df()
+        return {
+            HeadSet.parse(str(name)): (rows["position"].to_numpy(), rows["correct"].to_numpy(bool))
+            for name, rows in found.groupby("name", sort=False)
+        }
+
+    def tallies(self, search: str, part: Part) -> pd.DataFrame:
+        """Fixes, harms and the number of examples known, for every set beside the intact model: head_set, fixes, harms, n."""
+        with self._transaction() as database:
+            _require_unsealed(database, search, part)
+            return database.execute(
+                f"""WITH seen AS ({_OF_PART}), intact AS (SELECT position, correct FROM seen WHERE name = '')
+                    SELECT name AS head_set, count_if(s.correct AND NOT i.correct) AS fixes,
+                           count_if(i.correct AND NOT s.correct) AS harms, count(*) AS n
+                    FROM seen s JOIN intact i USING (position) WHERE name <> '' GROUP BY name ORDER BY name""",
+                [search, part],
+            ).df()
+
+    def paired(self, search: str, part: Part, head_set: HeadSet) -> pd.DataFrame:
+        """Every example of one side whose outcome is known intact and without `head_set`, in the plan's order.
+
+        Returns:
+            position, key, kind, context, continuations, gold, answer, tests, and for both models (``intact_``, ``ablated_``):
+            correct, answer, margin_nats, logprobs_nats, detail.
+        """
+        with self._transaction() as database:
+            _require_unsealed(database, search, part)
+            return database.execute(
+                f"""WITH seen AS ({_OF_PART})
+                    SELECT a.position, e.key, e.kind, e.context, e.continuations, e.gold, e.answer, e.tests,
+                           i.correct AS intact_correct, a.correct AS ablated_correct,
+                           i.answer AS intact_answer, a.answer AS ablated_answer,
+                           i.margin_nats AS intact_margin_nats, a.margin_nats AS ablated_margin_nats,
+                           i.logprobs_nats AS intact_logprobs_nats, a.logprobs_nats AS ablated_logprobs_nats,
+                           i.detail AS intact_detail, a.detail AS ablated_detail
+                    FROM seen a JOIN seen i USING (position) JOIN examples e ON e.id = a.example
+                    WHERE a.name = ? AND i.name = '' ORDER BY a.position""",
+                [search, part, str(head_set or INTACT)],
+            ).df()
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _records(self, where: str, parameters: list[Any]) -> list[SearchRecord]:
+        with self._transaction() as database:
+            rows = database.execute(f"SELECT * FROM searches {where} ORDER BY created_at DESC, id", parameters)
+            names = [column[0] for column in rows.description]
+            found = [dict(zip(names, row, strict=True)) for row in rows.fetchall()]
+        return [_record(row) for row in found]
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """One short transaction; an exception inside rolls it back."""
+        connection = self._connect()
+        try:
+            with connection.cursor() as database:
+                database.begin()
+                yield database
+                database.commit()
+        except duckdb.Error as error:
+            raise StoreError(f"store '{self.path}' cannot be used ({_first_line(error)}): check the disk and the file") from error
+        finally:
+            connection.close()
+
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        deadline = time.monotonic() + self.patience_s
+        while True:
+            try:
+                return duckdb.connect(self.path)
+            except duckdb.Error as error:
+                if "lock" not in str(error):
+                    raise StoreError(
+                        f"store '{self.path}' cannot be opened ({_first_line(error)}): give a writable path with --store"
+                    ) from error
+                if time.monotonic() > deadline:
+                    raise StoreError(
+                        f"store '{self.path}' has been held by another process for {self.patience_s:.0f} s: close that one, or "
+                        "give another --store"
+                    ) from error
+            time.sleep(random.uniform(0.005, 0.03))
+
+
+# outcomes of one part of a search under its protocol; parameters: search, part
+_OF_PART = """
+    SELECT h.name, m.position, o.* FROM search_examples m JOIN searches s ON s.id = m.search
+    JOIN outcomes o ON o.protocol = s.protocol AND o.example = m.example JOIN head_sets h ON h.id = o.head_set
+    WHERE m.search = ? AND m.part = ?
+"""
+
+
+def _require_unsealed(database: duckdb.DuckDBPyConnection, search: str, part: Part) -> None:
+    found = database.execute("SELECT frozen_set FROM searches WHERE id = ?", [search]).fetchall()
+    if not found:
+        raise StoreError(f"there is no search '{search[:40]}': list them with 'show', and give one id")
+    if Part(part) is Part.HELD_OUT and found[0][0] is None:
+        raise SealedError(_sealed(search))
+
+
+def _sealed(search: str) -> str:
+    return f"search {search}: its held-out examples are sealed until a head set is frozen; let the search finish first"
+
+
+def _record(row: dict[str, Any]) -> SearchRecord:
+    status = Status(row["status"])
+    if status is Status.RUNNING and not owner.is_alive(row["owner"], row["updated_at"]):
+        status = Status.INTERRUPTED
+    counts = [row[f"held_out_{name}"] for name in ("intact", "ablated", "fixes", "harms")]
+    return SearchRecord(
+        id=row["id"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        status=status,
+        stage=row["stage"],
+        done=row["done"],
+        total=row["total"],
+        config=SearchConfig(**json.loads(row["config"])),
+        model=json.loads(row["model"] or "{}"),
+        environment=json.loads(row["environment"]),
+        n_discovery=row["n_discovery"] or 0,
+        n_held_out=row["n_held_out"] or 0,
+        notes=tuple(row["notes"]),
+        error=row["error"],
+        duration_s=row["duration_s"],
+        frozen_set=None if row["frozen_set"] is None else HeadSet.parse(row["frozen_set"]),
+        discovery_gain=row["discovery_gain"],
+        held_out=None if counts[0] is None else HeldOut(row["n_held_out"], *counts),
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:160].rstrip(".:")
