@@ -40,6 +40,7 @@ class SearchConfig:
     model: str
     task: str
     data: str | None = None
+    kinds: tuple[str, ...] = ()  # of arithmetic; none for all
     n_discovery: int | None = None
     n_held_out: int | None = None
     p: int = 10  # heads in the pool
@@ -52,6 +53,7 @@ class SearchConfig:
     allow_code_execution: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "kinds", tuple(self.kinds))
         if self.p < 1:
             raise ConfigError(f"p = {self.p}: the pool needs at least 1 head; the paper takes 10")
         if self.k < 1:

@@ -142,8 +142,14 @@ class PlainEngine:
             batch = np.arange(first, min(first + self.batch_size, len(examples)))
             requests = [request for index in batch for request in examples[index]]
             for index, head_set in enumerate(head_sets):
-                parts = [self._score(head_set, requests[i : i + self.batch_size]) for i in range(0, len(requests), self.batch_size)]
-                yield Block(batch, np.array([index]), Scores(*(np.concatenate(part, axis=1) for part in zip(*parts, strict=True))))
+                parts = [
+                    self._score(head_set, requests[i : i + self.batch_size]) for i in range(0, len(requests), self.batch_size)
+                ]
+                yield Block(
+                    batch,
+                    np.array([index]),
+                    Scores(*(np.concatenate(part, axis=1) for part in zip(*parts, strict=True))),
+                )
 
     def _score(self, head_set: HeadSet, requests: Sequence[Request]) -> Scores:
         rows = [request.context + request.continuation[:-1] for request in requests]
@@ -189,7 +195,9 @@ def disagreement(model: Model) -> str | None:
     head_sets = [INTACT, *(HeadSet.of(ends[i:j]) for i in range(3) for j in range(i + 1, 4))]
     tolerance = 1e-3 if model.dtype == "float32" else 0.25
     try:
-        fast, plain = (_table(engine.score(head_sets, examples), len(head_sets), 4) for engine in (PackedEngine(model), PlainEngine(model)))
+        fast, plain = (
+            _table(engine.score(head_sets, examples), len(head_sets), 4) for engine in (PackedEngine(model), PlainEngine(model))
+        )
     except Exception as error:  # whatever an unknown architecture's code objects to, the plain way is there
         log.debug("packed scoring failed", exc_info=True)
         return f"{type(error).__name__}: {error}"[:200]
@@ -229,9 +237,7 @@ def _block(trace: Trace, nodes: list[_Node], output: Tensor, greedy: bool) -> Bl
     """Scores of one batch: `output` is the last layer's at the read tokens, one row a node."""
     packed = trace.pack
     n_rows = max(1, LOGIT_BYTES // (4 * len(packed.read_at) * trace.model.head.weight.shape[0]))
-    parts = [
-        _compare(trace.logits(rows), packed.scored_read, packed.scored_token, greedy) for rows in output.split(n_rows)
-    ]
+    parts = [_compare(trace.logits(rows), packed.scored_read, packed.scored_token, greedy) for rows in output.split(n_rows)]
     logprob, gap, own = (torch.cat(part) for part in zip(*parts, strict=True))
     scores = _scores(logprob, gap, own, packed.scored_token, packed.n_scored)
     rows = [row for row, node in enumerate(nodes) for _ in node.index or ()]

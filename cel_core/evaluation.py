@@ -136,7 +136,10 @@ class Evaluator:
         for (row, column), count in np.ndenumerate(matched):
             case = (column, int(count), int(written[row, column]))
             if case not in texts:
-                tokens = [*self.requests(examples[column])[0].continuation[: case[1]], *([case[2]] if case[2] >= 0 else [])]
+                tokens = [
+                    *self.requests(examples[column])[0].continuation[: case[1]],
+                    *([case[2]] if case[2] >= 0 else []),
+                ]
                 texts[case] = self.model.tokenizer.decode(tokens).strip()
             answers[row, column] = texts[case]
         return answers
@@ -144,9 +147,7 @@ class Evaluator:
     def _programs(self, head_sets: Sequence[HeadSet], examples: Sequence[Example]) -> Iterator[pd.DataFrame]:
         task = self.task
         assert isinstance(task, Mbpp)
-        prompts = [
-            generation.Prompt(encode(self.model.tokenizer, self.rendered(example)), task.stop) for example in examples
-        ]
+        prompts = [generation.Prompt(encode(self.model.tokenizer, self.rendered(example)), task.stop) for example in examples]
         n_sets = max(1, PROGRAM_ROWS // len(examples))
         for first in range(0, len(head_sets), n_sets):
             chunk = head_sets[first : first + n_sets]
@@ -154,7 +155,9 @@ class Evaluator:
                 asked = examples[start : start + PROGRAM_ROWS]
                 answers = generation.write(self.model, chunk, prompts[start : start + PROGRAM_ROWS], MAX_NEW_TOKENS)
                 programs = [task.program(generation.decode(self.model, tokens)) for row in answers for tokens in row]
-                verdicts = run_programs([(program, example.tests) for program, example in zip(programs, [*asked] * len(chunk), strict=True)])
+                verdicts = run_programs(
+                    [(program, example.tests) for program, example in zip(programs, [*asked] * len(chunk), strict=True)]
+                )
                 yield pd.DataFrame(
                     {
                         "head_set": np.repeat([str(head_set) for head_set in chunk], len(asked)),

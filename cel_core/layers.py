@@ -149,7 +149,9 @@ def _masks(model: Model, pack: Pack) -> Tensor | dict[str, Tensor]:
     def additive(window: int | None) -> Tensor:
         allowed = torch.from_numpy(pack.attends(window)).to(model.device)
         dtype = model.causal_lm.dtype
-        return torch.zeros(allowed.shape, dtype=dtype, device=model.device).masked_fill(~allowed, torch.finfo(dtype).min)[None, None]
+        return torch.zeros(allowed.shape, dtype=dtype, device=model.device).masked_fill(~allowed, torch.finfo(dtype).min)[
+            None, None
+        ]
 
     text = model.causal_lm.config.get_text_config()
     kinds = set(getattr(text, "layer_types", None) or ())

@@ -114,7 +114,18 @@ class Store:
         sides = [(Part.DISCOVERY, split.discovery), (Part.HELD_OUT, split.held_out)]
         rows = pd.DataFrame(
             [
-                (part, position, e.key, e.task, e.kind, e.context, list(e.continuations), e.gold, e.answer, list(e.tests))
+                (
+                    part,
+                    position,
+                    e.key,
+                    e.task,
+                    e.kind,
+                    e.context,
+                    list(e.continuations),
+                    e.gold,
+                    e.answer,
+                    list(e.tests),
+                )
                 for part, side in sides
                 for position, e in enumerate(side)
             ],
@@ -254,7 +265,10 @@ class Store:
                    JOIN examples e ON e.id = m.example WHERE m.search = ? AND m.part = ? ORDER BY m.position""",
                 [search, part],
             ).fetchall()
-        return [Example(task, text, tuple(ways), gold, right, kind, tuple(tests)) for task, text, ways, gold, right, kind, tests in rows]
+        return [
+            Example(task, text, tuple(ways), gold, right, kind, tuple(tests))
+            for task, text, ways, gold, right, kind, tests in rows
+        ]
 
     def add_outcomes(self, search: str, part: Part, outcomes: pd.DataFrame) -> None:
         """Keep outcomes (the columns of `cel_core.evaluation`) of examples of one side; what is known stays as it is.
@@ -273,9 +287,7 @@ class Store:
             ).fetchall()[0][0]
             if outside:
                 raise StoreError(f"search {search}: {outside} outcomes are not of its {part} examples, and are not kept")
-            database.execute(
-                "INSERT INTO head_sets (name) SELECT DISTINCT head_set FROM new_rows ON CONFLICT DO NOTHING"
-            )
+            database.execute("INSERT INTO head_sets (name) SELECT DISTINCT head_set FROM new_rows ON CONFLICT DO NOTHING")
             database.execute(
                 """INSERT INTO outcomes
                    SELECT s.protocol, h.id, e.id, r.correct, r.answer, CASE WHEN isnan(r.margin_nats) THEN NULL ELSE r.margin_nats END,
@@ -352,7 +364,9 @@ class Store:
                 yield database
                 database.commit()
         except duckdb.Error as error:
-            raise StoreError(f"store '{self.path}' cannot be used ({_first_line(error)}): check the disk and the file") from error
+            raise StoreError(
+                f"store '{self.path}' cannot be used ({_first_line(error)}): check the disk and the file"
+            ) from error
         finally:
             connection.close()
 

@@ -72,8 +72,8 @@ def phase_map(config: ToyConfig, x: Axis, y: Axis, n_seeds: int = 200) -> Iterat
     """Train a population in every cell, row by row from the first value of `y`; stop by no longer asking for cells.
 
     Args:
-        config: the model everywhere else, and its step rule. Take `converged` where the model settles: the checkpoint of a
-            large alpha comes long before the race is over.
+        config: the model everywhere else, and its step rule. Take `converged` where the model settles: the checkpoint of
+            a large alpha comes long before the race is over.
         x: one side of the map.
         y: the other.
         n_seeds: runs per cell.

@@ -9,7 +9,13 @@ from cel_core.models import Model, locate
 
 torch.set_num_threads(1)  # tiny models lose more than they gain from a second thread
 
-_SMALL = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 300, "max_position_embeddings": 256}
+_SMALL = {
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "vocab_size": 300,
+    "max_position_embeddings": 256,
+}
 _GATED = _SMALL | {"intermediate_size": 96, "num_key_value_heads": 2}
 TINY = {
     "llama": ("Llama", _GATED),
@@ -18,7 +24,15 @@ TINY = {
     "qwen2": ("Qwen2", _GATED),
     "qwen3": ("Qwen3", _GATED | {"head_dim": 32}),
     "smollm3": ("SmolLM3", _GATED | {"no_rope_layers": [1, 0, 1], "pad_token_id": 0}),
-    "gemma3": ("Gemma3", _GATED | {"head_dim": 32, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+    "gemma3": (
+        "Gemma3",
+        _GATED
+        | {
+            "head_dim": 32,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
     "phi3": ("Phi3", _GATED | {"pad_token_id": 0}),
     "olmo2": ("Olmo2", _GATED),
     "gpt2": ("GPT2", {"n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": 300, "n_positions": 256}),
@@ -29,11 +43,16 @@ TINY = {
 def byte_tokenizer() -> transformers.PreTrainedTokenizerFast:
     """A tokenizer with one token a byte, so that any text can be put to a tiny model."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {letter: number for number, letter in enumerate(letters)} | {"<eos>": len(letters), "<bos>": len(letters) + 1}
+    vocabulary = {letter: number for number, letter in enumerate(letters)} | {
+        "<eos>": len(letters),
+        "<bos>": len(letters) + 1,
+    }
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>", bos_token="<bos>", pad_token="<eos>")
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<eos>", bos_token="<bos>", pad_token="<eos>"
+    )
 
 
 def build_tiny(family: str, seed: int = 0, **changes: object) -> Model:

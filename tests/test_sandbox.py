@@ -284,6 +284,8 @@ def test_sockets_are_refused(body):
         "import os\nos.mkdir({path!r})",
         "import os\nos.mkfifo({path!r})",
         "import os\nos.rename('/etc/hostname', {path!r})",
+        "import os\nos.remove('/dev/null')",
+        "import os\nos.rmdir({folder!r})",
         "class Path(str):\n    startswith = lambda *_: True\nopen(Path({path!r}), 'w')",
         "import builtins\nbuiltins.type = lambda *_: int\nopen({path!r}, 'w')",
     ],

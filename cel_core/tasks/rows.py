@@ -16,8 +16,8 @@ from typing import Any
 import datasets
 import pyarrow.parquet
 
-from cel_core.errors import DataError
-from cel_core.tasks.base import Row, Task
+from cel_core.errors import ConfigError, DataError
+from cel_core.tasks.base import Example, Row, Task
 
 SAMPLES = Path(__file__).resolve().parent.parent.parent / "data" / "samples"
 _SPLIT_ORDER = ("", "train", "validation", "test", "prompt")
@@ -111,3 +111,20 @@ def _hub_rows(task: Task) -> Iterator[Row]:
         raise DataError(
             f"the hub's rows of '{task.name}' cannot be read ({reason}): give a folder with --data, or '--data samples'"
         ) from error
+
+
+def read_examples(task: Task, data: str | None, seed: int = 0, kinds: tuple[str, ...] = ()) -> list[Example]:
+    """A task's rows as examples, in file order; with `kinds`, those kinds only.
+
+    Raises:
+        DataError: as `load_rows`, or a row cannot be read.
+        ConfigError: no row is of such a kind.
+    """
+    examples = task.examples(load_rows(task, data, seed))
+    there = sorted({example.kind for example in examples} - {""})
+    for kind in kinds:
+        if kind not in there:
+            raise ConfigError(
+                f"kind '{kind}' is not among the rows: {'they have ' + ', '.join(there) if there else 'they have no kinds'}"
+            )
+    return [example for example in examples if not kinds or example.kind in kinds]

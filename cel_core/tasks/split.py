@@ -48,7 +48,11 @@ def split_examples(
     )
     if discovery_pool and held_out_pool:
         sides = (
-            _draw(discovery_pool, _capped("--discovery", n_discovery, task.paper_sizes.discovery, len(discovery_pool)), seed),
+            _draw(
+                discovery_pool,
+                _capped("--discovery", n_discovery, task.paper_sizes.discovery, len(discovery_pool)),
+                seed,
+            ),
             _draw(held_out_pool, _capped("--held-out", n_held_out, task.paper_sizes.held_out, len(held_out_pool)), seed),
         )
         in_use = [example for example in examples if example.split in task.discovery_splits + task.held_out_splits]

@@ -1,0 +1,224 @@
+"""Run one search from plan to held-out result, so that it can be stopped anywhere and go on from what is stored.
+
+1. Read the rows, draw the two sides, load the model: everything a user can mend is said before any evaluation.
+2. Algorithm 1 on the discovery side; each outcome it asks for comes from the store or is evaluated and stored.
+3. Freeze the best set. Only now does the store answer for the held-out side.
+4. Evaluate intact model and frozen set on the held-out side, and keep the comparison.
+"""
+
+import platform
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from cel_core import search as algorithm
+from cel_core.ablation import verify_heads
+from cel_core.config import SearchConfig
+from cel_core.errors import CelError, ConfigError
+from cel_core.evaluation import Evaluator, require_code_execution
+from cel_core.heads import INTACT, HeadSet, all_heads
+from cel_core.models import Model, geometry_of, load_model, read_config
+from cel_core.records import Part, SearchRecord, Status
+from cel_core.store import Store
+from cel_core.tasks import Example, find_task
+from cel_core.tasks.rows import read_examples
+from cel_core.tasks.split import Split, split_examples
+
+FLUSH_S = 1.0  # outcomes are written at least this often, so that little is lost when the process is killed
+
+
+class Progress(NamedTuple):
+    """How far a stage is, in evaluations (one example under one head set)."""
+
+    search: str
+    stage: str
+    done: int
+    total: int
+
+
+class Stopped(Exception):
+    """Raised inside a search whose user asked it to stop; nothing evaluated so far is lost."""
+
+
+Report = Callable[[Progress], None]  # called after every batch; may raise Stopped
+Load = Callable[[SearchConfig], Model]
+
+
+def load_checked(config: SearchConfig) -> Model:
+    """The model of a search, its heads located and checked."""
+    model = load_model(config.model, config.device, config.dtype)
+    verify_heads(model)
+    return model
+
+
+def start(config: SearchConfig, store: Store, report: Report, load: Load = load_checked) -> SearchRecord:
+    """Run a new search to its end.
+
+    Raises:
+        CelError: something the user can mend; the search, if it was begun, is marked failed with the reason.
+    """
+    require_code_execution(find_task(config.task), config.allow_code_execution)
+    split = _draw(config)
+    n_heads = geometry_of(read_config(config.model)[0]).n_total_heads
+    if config.p > n_heads:
+        raise ConfigError(f"p = {config.p}: the model has only {n_heads} heads; give --p {n_heads} or less")
+    search = store.create_search(config, environment())
+    return _run(store.search(search), store, report, load, split)
+
+
+def resume(search: str, store: Store, report: Report, load: Load = load_checked) -> SearchRecord:
+    """Go on with a stopped, interrupted or failed search from what is stored.
+
+    Raises:
+        CelError: something the user can mend.
+    """
+    record = store.claim(search)
+    return _run(record, store, report, load, None if record.n_discovery else _draw(record.config))
+
+
+def environment() -> dict[str, str]:
+    """What the search ran on, for whoever repeats it."""
+    packages = ("torch", "transformers", "datasets", "tokenizers", "duckdb")
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **{name: version(name) for name in packages},
+    }
+
+
+def _draw(config: SearchConfig) -> Split:
+    task = find_task(config.task)
+    examples = read_examples(task, config.data, config.seed, config.kinds)
+    return split_examples(task, examples, config.n_discovery, config.n_held_out, config.seed)
+
+
+def _run(record: SearchRecord, store: Store, report: Report, load: Load, split: Split | None) -> SearchRecord:
+    """Run a claimed search, and mark how it ended whatever happens."""
+    clock = _Clock(record.duration_s)
+    try:
+        report(Progress(record.id, "loading", 0, 0))
+        _search(record, store, report, load, split, clock)
+    except (Stopped, KeyboardInterrupt):
+        store.end(record.id, Status.STOPPED, clock.seconds())
+        raise
+    except CelError as error:
+        store.end(record.id, Status.FAILED, clock.seconds(), str(error))
+        raise
+    except Exception as error:
+        store.end(record.id, Status.FAILED, clock.seconds(), f"{type(error).__name__}: {error}"[:500])
+        raise
+    store.end(record.id, Status.DONE, clock.seconds())
+    return store.search(record.id)
+
+
+def _search(record: SearchRecord, store: Store, report: Report, load: Load, split: Split | None, clock: "_Clock") -> None:
+    config = record.config
+    model = load(config)
+    evaluator = Evaluator(model, find_task(config.task), config.chat_template, config.allow_code_execution)
+    shown = dict(zip(("n_layers", "n_heads", "n_kv_heads"), model.geometry[:3], strict=True))
+    shown |= {"spec": config.model, "family": model.family, "dtype": model.dtype, "device": str(model.device)}
+    store.plan(record.id, evaluator.protocol, shown, split or Split([], [], []))
+    heads = all_heads(model.geometry.n_layers, model.geometry.n_heads)
+
+    discovery = _StoredOutcomes(record.id, Part.DISCOVERY, evaluator, store, report, clock)
+    n_discovery = len(discovery.examples)
+    discovery.begin("stage 1 of 2", (len(heads) + 1) * n_discovery)
+    singles = algorithm.screen(heads, n_discovery, discovery)
+    discovery.flush()
+    store.save_ranking(record.id, 1, singles)
+    joint = algorithm.n_subsets(config.p, config.k) - config.p
+    discovery.begin("stage 2 of 2", joint * n_discovery)
+    subsets = algorithm.join(singles, config.p, config.k, n_discovery, discovery)
+    discovery.flush()
+    store.save_ranking(record.id, 2, subsets)
+
+    frozen = subsets[0]
+    store.freeze(record.id, frozen.head_set, frozen.gain)
+    held_out = _StoredOutcomes(record.id, Part.HELD_OUT, evaluator, store, report, clock)
+    held_out.begin("held-out", 2 * len(held_out.examples))
+    held_out([INTACT, frozen.head_set], range(len(held_out.examples)))
+    held_out.flush()
+    store.save_held_out(record.id)
+
+
+class _Clock:
+    """Seconds worked on a search, over all its runs."""
+
+    def __init__(self, before_s: float) -> None:
+        self._before_s = before_s
+        self._started = time.monotonic()
+
+    def seconds(self) -> float:
+        return self._before_s + time.monotonic() - self._started
+
+
+class _StoredOutcomes:
+    """Algorithm 1's callable over one side of a search: known outcomes come from the store, the others are made and kept."""
+
+    def __init__(self, search: str, part: Part, evaluator: Evaluator, store: Store, report: Report, clock: _Clock) -> None:
+        self.search, self.part, self.evaluator, self.store, self.report, self.clock = (
+            search,
+            part,
+            evaluator,
+            store,
+            report,
+            clock,
+        )
+        self.examples: list[Example] = store.examples(search, part)
+        self._number = {example.key: number for number, example in enumerate(self.examples)}
+        self._correct: dict[HeadSet, np.ndarray] = {}  # (n_examples,) 1 right, 0 wrong, -1 not known
+        for head_set, (positions, correct) in store.known(search, part).items():
+            self._row(head_set)[positions] = correct
+        self._unsaved: list[pd.DataFrame] = []
+        self._saved_at = time.monotonic()
+        self._stage, self._done, self._total = "", 0, 0
+
+    def begin(self, stage: str, total: int) -> None:
+        """Name the stage that the next evaluations belong to, and how many there are in all, known ones included."""
+        self._stage, self._done, self._total = stage, 0, total
+        self.store.progress(self.search, stage, 0, total, self.clock.seconds())
+        self.report(Progress(self.search, stage, 0, total))
+
+    def __call__(self, head_sets: Sequence[HeadSet], examples: Sequence[int]) -> np.ndarray:
+        """Whether each set answers each example right, ``(n_sets, n_examples)``."""
+        missing: dict[tuple[int, ...], list[HeadSet]] = defaultdict(list)
+        for head_set in head_sets:
+            row = self._row(head_set)
+            missing[tuple(number for number in examples if row[number] < 0)].append(head_set)
+        self._done += sum((len(examples) - len(numbers)) * len(sets) for numbers, sets in missing.items())
+        for numbers, sets in missing.items():
+            if not numbers:
+                continue
+            try:
+                for frame in self.evaluator.outcomes(sets, [self.examples[number] for number in numbers]):
+                    self._keep(frame)
+            finally:
+                self.flush()  # also when the user stops the search here
+        return np.stack([self._row(head_set)[list(examples)] for head_set in head_sets]) == 1
+
+    def flush(self) -> None:
+        """Write what is not stored yet."""
+        if self._unsaved:
+            self.store.add_outcomes(self.search, self.part, pd.concat(self._unsaved, ignore_index=True))
+            self.store.progress(self.search, self._stage, self._done, self._total, self.clock.seconds())
+            self._unsaved = []
+        self._saved_at = time.monotonic()
+
+    def _row(self, head_set: HeadSet) -> np.ndarray:
+        if head_set not in self._correct:
+            self._correct[head_set] = np.full(len(self.examples), -1, dtype=np.int8)
+        return self._correct[head_set]
+
+    def _keep(self, frame: pd.DataFrame) -> None:
+        for name, rows in frame.groupby("head_set", sort=False):
+            self._row(HeadSet.parse(str(name)))[[self._number[key] for key in rows["example"]]] = rows["correct"]
+        self._unsaved.append(frame)
+        self._done += len(frame)
+        if time.monotonic() - self._saved_at > FLUSH_S:
+            self.flush()
+        self.report(Progress(self.search, self._stage, self._done, self._total))

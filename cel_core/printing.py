@@ -1,0 +1,108 @@
+"""Results as text for a terminal."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from cel_core.records import SearchRecord, Status
+from cel_core.search import Tally
+from cel_core.tasks import TASKS
+
+TOP = 10  # subsets shown
+
+
+def search_list(records: Sequence[SearchRecord]) -> str:
+    """One line a search, newest first."""
+    if not records:
+        return "no searches yet: begin with  python -m cel_core search --model demo --task carry"
+    rows = [
+        [
+            record.id,
+            str(record.status),
+            record.model.get("spec", record.config.model)[-40:],
+            record.config.task,
+            f"{percent(record.held_out.intact_accuracy)} -> {percent(record.held_out.ablated_accuracy)}"
+            if record.held_out
+            else "",
+            points(record.held_out.gain) if record.held_out else "",
+            f"{record.held_out.fixes}/{record.held_out.harms}" if record.held_out else "",
+            str(record.frozen_set or ""),
+            f"{record.created_at:%Y-%m-%d %H:%M}",
+        ]
+        for record in records
+    ]
+    return table(["id", "status", "model", "task", "held-out, %", "gain", "fixes/harms", "frozen set", "begun"], rows)
+
+
+def search_report(record: SearchRecord, singles: Sequence[Tally], subsets: Sequence[Tally]) -> str:
+    """One search in full."""
+    config, held_out = record.config, record.held_out
+    lines = [
+        f"search {record.id}  {record.status}  {config.model} on {TASKS[config.task].title}",
+        f"  {record.n_discovery:,} discovery and {record.n_held_out:,} held-out examples, p = {config.p}, k = {config.k}, "
+        f"seed {config.seed}, {record.duration_s:.1f} s",
+        *(f"  note: {note}" for note in record.notes),
+    ]
+    if record.status is not Status.DONE:
+        lines.append(f"  {record.stage}: {record.done:,} of {record.total:,} evaluations")
+    if record.error:
+        lines.append(f"  {record.error}")
+    if singles:
+        lines += [
+            "",
+            f"pool: best {min(config.p, len(singles))} of {len(singles)} heads alone, on discovery",
+            _tallies(singles[: config.p]),
+        ]
+    if subsets:
+        lines += [
+            "",
+            f"subsets: best {min(TOP, len(subsets))} of {len(subsets)}, on discovery",
+            _tallies(subsets[:TOP]),
+        ]
+    if record.frozen_set and not record.beneficial:
+        lines += ["", "the pool held no beneficial set (which does not prove that none exists)"]
+    if held_out:
+        low, high = held_out.interval
+        lines += [
+            "",
+            f"held-out, n = {held_out.n:,}, without {record.frozen_set}:",
+            f"  accuracy {percent(held_out.intact_accuracy)} -> {percent(held_out.ablated_accuracy)} %, gain {points(held_out.gain)} points "
+            f"(95 % interval {points(low)} to {points(high)}), discovery gain {points(record.discovery_gain or 0)}",
+            f"  {held_out.fixes} fixes, {held_out.harms} harms, exact McNemar p = {held_out.mcnemar_p:.2g}, "
+            f"errors reduced by {percent(held_out.relative_error_reduction)} %",
+        ]
+    return "\n".join(lines)
+
+
+def sweep_report(found: dict[str, Any]) -> str:
+    """A sweep's heads, best first."""
+    rows = [[h["head"], points(h["gain"]), str(h["fixes"]), str(h["harms"])] for h in found["heads"]]
+    head = (
+        f"{found['n']:,} examples, {found['intact_correct']:,} right intact ({percent(found['intact_correct'] / found['n'])} %)"
+    )
+    return f"{head}\n{table(['head', 'gain, points', 'fixes', 'harms'], rows)}"
+
+
+def percent(fraction: float) -> str:
+    """A fraction in percent, two decimals."""
+    return "-" if fraction != fraction else f"{100 * fraction:.2f}"
+
+
+def points(fraction: float) -> str:
+    """A difference of two fractions in percentage points, signed."""
+    return f"{100 * fraction:+.2f}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns aligned: text to the left, numbers to the right."""
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [cell.rjust(w) if cell[:1] in "+-0123456789" else cell.ljust(w) for cell, w in zip(row, widths, strict=True)]
+        return "  " + "  ".join(cells).rstrip()
+
+    return "\n".join(map(line, [head, *rows]))
+
+
+def _tallies(tallies: Sequence[Tally]) -> str:
+    rows = [[str(t.head_set), points(t.gain), str(t.fixes), str(t.harms), percent(t.accuracy)] for t in tallies]
+    return table(["heads", "gain, points", "fixes", "harms", "accuracy, %"], rows)
