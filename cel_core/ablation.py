@@ -84,9 +84,9 @@ def verify_heads(model: Model) -> None:
         ModelError: one of them does not hold.
     """
     generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(0, model.head.weight.shape[0], (1, 9), generator=generator).to(model.device)
+    tokens = torch.randint(0, model.n_vocabulary, (1, 9), generator=generator).to(model.device)
     changed = tokens.clone()
-    changed[0, -1] = (changed[0, -1] + 1) % model.head.weight.shape[0]
+    changed[0, -1] = (changed[0, -1] + 1) % model.n_vocabulary
     n_layers, n_heads = model.geometry.n_layers, model.geometry.n_heads
     probe = HeadSet.of(Head(layer, layer % n_heads) for layer in range(n_layers))
 

@@ -123,7 +123,11 @@ def _required(chosen: argparse.Namespace) -> Task:
 
 
 def _search(chosen: argparse.Namespace) -> None:
-    if chosen.resume is None:
+    store = Store(chosen.store)
+    if chosen.resume is not None:
+        with _Bar() as bar:
+            record = experiment.resume(store.search(chosen.resume).id, store, bar.report)
+    else:
         _required(chosen)
         names = ("model", "task", "data", "p", "k", "seed", "device", "dtype", "chat_template", "full_sweep")
         config = SearchConfig(
@@ -133,12 +137,8 @@ def _search(chosen: argparse.Namespace) -> None:
             n_held_out=chosen.held_out,
             allow_code_execution=chosen.allow_code_execution,
         )
-    store = Store(chosen.store)
-    with _Bar() as bar:
-        if chosen.resume is None:
+        with _Bar() as bar:
             record = experiment.start(config, store, bar.report)
-        else:
-            record = experiment.resume(store.search(chosen.resume).id, store, bar.report)
     _print_search(store, record.id, chosen.json)
 
 

@@ -5,8 +5,8 @@ import json
 from dataclasses import asdict, dataclass
 
 from cel_core.errors import ConfigError
-from cel_core.models import DTYPES
 
+DTYPES = ("float32", "bfloat16", "float16")
 ABLATION = "zero the head's output before the output projection, at every token"
 
 

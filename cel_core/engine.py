@@ -108,7 +108,7 @@ class PackedEngine:
                 with ablate(self.model, [child.heads for child in batch]):
                     kept, output = trace.run(layer, inputs[layer].expand(len(batch), -1, -1), keep, to_end)
                 self._count(trace.pack, (n_layers if to_end else max(keep)) - layer, len(batch), to_end)
-                if output is not None:
+                if to_end:
                     yield _block(trace, batch, output, greedy)
                 for row, child in enumerate(batch):
                     if child.children:
@@ -140,7 +140,7 @@ class PlainEngine:
         del greedy
         for first in range(0, len(examples), self.batch_size):
             batch = np.arange(first, min(first + self.batch_size, len(examples)))
-            requests = [request for index in batch for request in examples[index]]
+            requests = [request for index in batch.tolist() for request in examples[index]]
             for index, head_set in enumerate(head_sets):
                 parts = [
                     self._score(head_set, requests[i : i + self.batch_size]) for i in range(0, len(requests), self.batch_size)
@@ -185,7 +185,7 @@ def disagreement(model: Model) -> str | None:
     window = getattr(text, "sliding_window", None) or 0
     length = 12 + (window if window <= 1024 else 0)
     rng = np.random.default_rng(0)
-    stem, *others = (tuple(map(int, rng.integers(0, model.head.weight.shape[0], length))) for _ in range(5))
+    stem, *others = (tuple(map(int, rng.integers(0, model.n_vocabulary, length))) for _ in range(5))
     examples = [
         [Request(stem, others[0][:3]), Request(stem, others[1][:2]), Request(stem[:-2], others[2][:1])],
         [Request(stem[:6] + others[3][:5], others[0][:1])],
@@ -233,10 +233,11 @@ class _Node:
         return root
 
 
-def _block(trace: Trace, nodes: list[_Node], output: Tensor, greedy: bool) -> Block:
+def _block(trace: Trace, nodes: list[_Node], output: Tensor | None, greedy: bool) -> Block:
     """Scores of one batch: `output` is the last layer's at the read tokens, one row a node."""
+    assert output is not None  # these nodes were run to the end
     packed = trace.pack
-    n_rows = max(1, LOGIT_BYTES // (4 * len(packed.read_at) * trace.model.head.weight.shape[0]))
+    n_rows = max(1, LOGIT_BYTES // (4 * len(packed.read_at) * trace.model.n_vocabulary))
     parts = [_compare(trace.logits(rows), packed.scored_read, packed.scored_token, greedy) for rows in output.split(n_rows)]
     logprob, gap, own = (torch.cat(part) for part in zip(*parts, strict=True))
     scores = _scores(logprob, gap, own, packed.scored_token, packed.n_scored)

@@ -11,6 +11,7 @@ outcomes, on other machines say, can stand in its place. An outcome is one row:
 * ``logprobs_nats``: of each continuation, in order; ``detail``: why a program failed.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -155,9 +156,8 @@ class Evaluator:
                 asked = examples[start : start + PROGRAM_ROWS]
                 answers = generation.write(self.model, chunk, prompts[start : start + PROGRAM_ROWS], MAX_NEW_TOKENS)
                 programs = [task.program(generation.decode(self.model, tokens)) for row in answers for tokens in row]
-                verdicts = run_programs(
-                    [(program, example.tests) for program, example in zip(programs, [*asked] * len(chunk), strict=True)]
-                )
+                jobs = [(program, example.tests) for program, example in zip(programs, [*asked] * len(chunk), strict=True)]
+                verdicts = run_programs(jobs, n_workers=os.cpu_count() or 1)
                 yield pd.DataFrame(
                     {
                         "head_set": np.repeat([str(head_set) for head_set in chunk], len(asked)),

@@ -78,7 +78,7 @@ def _shared_prefix(model: Model, prompts: Sequence[Sequence[int]]) -> list[int]:
     text = model.causal_lm.config.get_text_config()
     if len(prompts) < 2 or getattr(text, "sliding_window", None):
         return []
-    low, high = min(prompts), max(prompts)
+    low, high = min(map(list, prompts)), max(map(list, prompts))
     shared = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
     return list(low[: min(shared, min(map(len, prompts)) - 1)])
 

@@ -7,14 +7,14 @@ hash alike and print alike; the empty set is the intact model. Order is numeric 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from cel_core.errors import HeadError
 
 _HEAD = re.compile(r"L(\d{1,4})H(\d{1,4})", re.IGNORECASE | re.ASCII)
 
 
-class Head(NamedTuple):
+@dataclass(frozen=True, order=True)
+class Head:
     """One query head: layer and index within the layer, both from 0. Sorts numerically."""
 
     layer: int

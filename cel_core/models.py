@@ -27,7 +27,6 @@ from transformers.pytorch_utils import Conv1D
 from cel_core.errors import ModelError
 
 DEMO_MODEL = Path(__file__).resolve().parent.parent / "data" / "demo_model"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Family(NamedTuple):
@@ -79,6 +78,7 @@ class Model:
     projections: tuple[nn.Module, ...]
     norm: nn.Module
     head: nn.Module
+    n_vocabulary: int
     max_length: int  # tokens the model can read at once
     fingerprint: str
 
@@ -149,7 +149,7 @@ def load_model(spec: str, device: str = "auto", dtype: str = "auto") -> Model:
     chosen = default_device() if device == "auto" else _device(device)
     dtype = choose_dtype(chosen, dtype)
     try:
-        causal_lm = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPES[dtype])
+        causal_lm: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
         tokenizer = AutoTokenizer.from_pretrained(source)
         causal_lm = causal_lm.to(chosen).eval().requires_grad_(False)
     except Exception as error:  # files missing or damaged, no memory on the device: the loader raises many kinds
@@ -190,6 +190,7 @@ def locate(spec: str, causal_lm: Any, tokenizer: Any) -> Model:
         projections=projections,
         norm=causal_lm.get_submodule(family.norm),
         head=causal_lm.get_output_embeddings(),
+        n_vocabulary=causal_lm.get_output_embeddings().weight.shape[0],
         max_length=getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None) or 2048,
         fingerprint=fingerprint(causal_lm, tokenizer),
     )
@@ -235,7 +236,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:160].rstrip(".:")
 
 
-def _family_by_structure(spec: str, causal_lm: nn.Module, declared: Geometry) -> Family:
+def _family_by_structure(spec: str, causal_lm: Any, declared: Geometry) -> Family:
     """Locate the parts of an unknown family: the stack of decoder layers, and in each the one projection out of attention."""
     stacks = [
         (name, module)
@@ -277,7 +278,7 @@ def _converted_gguf(spec: str) -> str:
     partial = target.with_name(f"{content}.{os.getpid()}.partial")
     try:
         tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-        model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+        model: Any = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
         # transformers refuses to save what it believes is still quantised; these tensors are plain float32 by now
         model.config.__dict__.pop("quantization_config", None)
         model.hf_quantizer, model.is_quantized = None, False

@@ -65,8 +65,9 @@ def search_report(record: SearchRecord, singles: Sequence[Tally], subsets: Seque
         lines += [
             "",
             f"held-out, n = {held_out.n:,}, without {record.frozen_set}:",
-            f"  accuracy {percent(held_out.intact_accuracy)} -> {percent(held_out.ablated_accuracy)} %, gain {points(held_out.gain)} points "
-            f"(95 % interval {points(low)} to {points(high)}), discovery gain {points(record.discovery_gain or 0)}",
+            f"  accuracy {percent(held_out.intact_accuracy)} -> {percent(held_out.ablated_accuracy)} %, "
+            f"gain {points(held_out.gain)} points (95 % interval {points(low)} to {points(high)}), "
+            f"discovery gain {points(record.discovery_gain or 0)}",
             f"  {held_out.fixes} fixes, {held_out.harms} harms, exact McNemar p = {held_out.mcnemar_p:.2g}, "
             f"errors reduced by {percent(held_out.relative_error_reduction)} %",
         ]

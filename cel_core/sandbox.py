@@ -93,9 +93,7 @@ def run_program(program: str, tests: Sequence[str], limits: Limits = DEFAULT_LIM
     return Verdict(outcome == "+", outcome[1:])
 
 
-def run_programs(
-    jobs: Iterable[tuple[str, Sequence[str]]], n_workers: int, limits: Limits = DEFAULT_LIMITS
-) -> list[Verdict]:
+def run_programs(jobs: Iterable[tuple[str, Sequence[str]]], n_workers: int, limits: Limits = DEFAULT_LIMITS) -> list[Verdict]:
     """Run (program, tests) pairs, `n_workers` at a time; verdicts in the order of the jobs."""
     with ThreadPoolExecutor(n_workers, thread_name_prefix="sandbox") as pool:
         return list(pool.map(lambda job: run_program(job[0], job[1], limits), jobs))

@@ -290,8 +290,8 @@ class Store:
             database.execute("INSERT INTO head_sets (name) SELECT DISTINCT head_set FROM new_rows ON CONFLICT DO NOTHING")
             database.execute(
                 """INSERT INTO outcomes
-                   SELECT s.protocol, h.id, e.id, r.correct, r.answer, CASE WHEN isnan(r.margin_nats) THEN NULL ELSE r.margin_nats END,
-                          r.logprobs_nats::FLOAT[], r.detail
+                   SELECT s.protocol, h.id, e.id, r.correct, r.answer,
+                          CASE WHEN isnan(r.margin_nats) THEN NULL ELSE r.margin_nats END, r.logprobs_nats::FLOAT[], r.detail
                    FROM new_rows r JOIN head_sets h ON h.name = r.head_set JOIN examples e ON e.key = r.example
                    JOIN searches s ON s.id = ? ON CONFLICT DO NOTHING""",
                 [search],

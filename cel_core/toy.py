@@ -237,9 +237,7 @@ def predicted_effects(config: ToyConfig) -> Effects:
     """
     with_head = risks(config.optimum, config)
     without = risks(config.optimum * (np.arange(config.n_features) > 0), config)
-    return Effects(
-        with_head.task_a - without.task_a, without.task_b - with_head.task_b, without.joint - with_head.joint
-    )
+    return Effects(with_head.task_a - without.task_a, without.task_b - with_head.task_b, without.joint - with_head.joint)
 
 
 def predicted_event_probability(config: ToyConfig) -> float:

@@ -84,9 +84,7 @@ def task_risks(model: Attention, config: ToyConfig, deleted: int | None = None) 
     """Each task's squared error averaged over all signs; shape (n_tasks,)."""
     signs = torch.tensor(list(itertools.product((1.0, -1.0), repeat=config.n_features)), dtype=torch.float64)
     visible, target = torch.tensor(config.tasks.visible), torch.tensor(config.tasks.target)
-    errors = [
-        predict(model, signs * seen, deleted) - signs @ wanted for seen, wanted in zip(visible, target, strict=True)
-    ]
+    errors = [predict(model, signs * seen, deleted) - signs @ wanted for seen, wanted in zip(visible, target, strict=True)]
     return torch.stack(errors).square().mean(dim=1)
 
 

@@ -35,7 +35,7 @@ MAX_HEADS = 64
 MAX_TASKS = 8
 MAX_SEED = 2**63 - 1
 SETTLED_WITHIN = 1e-6
-"""With steps "converged", a run ends once every feature is this near its optimum (risk units: squared)."""
+"""With steps "converged", a run ends once every feature is this near its optimum, in coefficient units."""
 
 
 def require_number(

@@ -18,6 +18,8 @@ from cel_core.toy_config import SETTLED_WITHIN, Array, ToyConfig
 RELATIVE_TOLERANCE = 1e-9
 ABSOLUTE_TOLERANCE = 1e-12
 GRID_POINTS = 2000
+READS_PER_STEP = 16
+"""Readings within each step of the integrator, which takes few."""
 
 
 class Flow(NamedTuple):
@@ -34,9 +36,7 @@ def flow(config: ToyConfig) -> Flow:
         ToyError: the configuration has no flow, or the integrator gave up.
     """
     if config.beyond.changes_update:
-        raise ToyError(
-            f"gradient flow does not cover {', '.join(config.beyond.labels)}: choose descent, or switch it off"
-        )
+        raise ToyError(f"gradient flow does not cover {', '.join(config.beyond.labels)}: choose descent, or switch it off")
     begin = initial_parameters(config, [config.seed])[0]
 
     def slope(_: float, scalars: Array) -> Array:
@@ -61,10 +61,9 @@ def flow(config: ToyConfig) -> Flow:
     if not solution.success or solution.sol is None:
         raise ToyError(f"gradient flow stopped at time {solution.t[-1]:g}: {solution.message}; choose descent")
     last = int(round(solution.t[-1] / config.eta))
-    own = np.rint(solution.t / config.eta)  # where the integrator went slowly
-    grid = np.concatenate(
-        [own, np.rint(np.geomspace(1, max(last, 1), GRID_POINTS)), [0, min(config.checkpoint, last), last]]
-    )
+    position = np.linspace(0, len(solution.t) - 1, READS_PER_STEP * len(solution.t))
+    own = np.rint(np.interp(position, np.arange(len(solution.t)), solution.t) / config.eta)  # dense where it went slowly
+    grid = np.concatenate([own, np.rint(np.geomspace(1, max(last, 1), GRID_POINTS)), [0, min(config.checkpoint, last), last]])
     steps = np.unique(grid[grid <= last]).astype(np.int64)
     scalars = solution.sol(steps * config.eta).T.reshape(len(steps), *begin.shape)
     return Flow(steps, coefficients(scalars))

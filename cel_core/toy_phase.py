@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cel_core.errors import ToyError
 from cel_core.toy import delete_head, risks, total
@@ -39,7 +40,7 @@ class Beneficial(NamedTuple):
     """The best single deletion of every run, arrays of shape (n_seeds,)."""
 
     gain: Array  # largest drop of any task's risk by deleting any one head, in risk units; may be negative
-    exists: np.ndarray  # bool: that gain exceeds BENEFICIAL_SHARE of t^2
+    exists: NDArray[np.bool_]  # that gain exceeds BENEFICIAL_SHARE of t^2
 
 
 @dataclass(frozen=True)

@@ -205,9 +205,7 @@ def order_of(points: Sequence[ScalePoint]) -> float:
     """
     usable = [(point.alpha, point.loser_median) for point in points if point.loser_median]
     if len(usable) < 2:
-        raise ToyError(
-            f"{len(usable)} scales with converged runs give no slope: take more steps, or two heads and more"
-        )
+        raise ToyError(f"{len(usable)} scales with converged runs give no slope: take more steps, or two heads and more")
     alpha, loser = np.log(np.asarray(usable)).T
     return float(np.polyfit(alpha, loser, 1)[0])
 

@@ -260,9 +260,7 @@ def check_effects(population: Population) -> tuple[Check, Check, Check]:
     words = ("R_A drops by t^2", "R_B rises by 3 t^2", "J rises by t^2 / 2")
     drop, rise, joint = (
         Check(name, f"On E, without that head {word}", value, float(by), tolerance, reason)
-        for name, word, value, by in zip(
-            ("task A drop", "task B rise", "joint rise"), words, measured, predicted, strict=True
-        )
+        for name, word, value, by in zip(("task A drop", "task B rise", "joint rise"), words, measured, predicted, strict=True)
     )
     return drop, rise, joint
 

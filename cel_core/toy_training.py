@@ -122,9 +122,7 @@ def _train_block(config: ToyConfig, seeds: Sequence[int], report: Progress) -> T
     steps = np.zeros(len(seeds), dtype=np.int64)
     diverged = np.zeros(len(seeds), dtype=np.bool_)
     rows = np.arange(len(seeds))  # those still in the block
-    first_look = min(
-        -(-config.checkpoint // CHECK_EVERY) * CHECK_EVERY, config.last_step
-    )  # at which "converged" may end
+    first_look = min(-(-config.checkpoint // CHECK_EVERY) * CHECK_EVERY, config.last_step)  # at which "converged" may end
     step = 0
     with np.errstate(over="ignore", invalid="ignore"):
         while step < config.last_step and len(rows):

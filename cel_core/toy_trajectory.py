@@ -2,7 +2,7 @@
 
 1. Every step is taken with the fixed step eta; only the *recording* adapts. A state is kept on a geometric grid of
    steps, and besides whenever the aggregate has moved by MOVE_SHARE of its optimum since the last one kept (looked at
-   every LOOK_EVERY steps, every step at first).
+   every LOOK_EVERY steps; every step at first, and while it moves).
 2. The record is thinned to what a plot can show: points at equal distances along the curves, measured in steps, in
    the logarithm of steps, and in the coefficients' values and logarithms. Start, checkpoint and end always stay.
 3. A run that diverges is recorded up to its last state in bounds and flagged.
@@ -22,7 +22,7 @@ from cel_core.toy_training import CHECK_EVERY, bound, settled, start
 
 Method = Literal["descent", "flow"]
 
-LOOK_EVERY = 4
+LOOK_EVERY = 4  # steps
 DENSE_UNTIL = 16  # steps
 GRID_RATIO = 1.01
 MOVE_SHARE = 0.005
@@ -120,10 +120,10 @@ def _descend(config: ToyConfig) -> tuple[_Record, int | None]:
     state = dynamics.coefficients()
     limit, moved = bound(config, state)[0], MOVE_SHARE * config.optimum.max()
     record, recorded = _Record(state[0]), total(state[0])
-    step, next_on_grid, checkpoint, last = 0, 1, config.checkpoint, config.last_step
+    step, next_on_grid, moving, checkpoint, last = 0, 1, False, config.checkpoint, config.last_step
     with np.errstate(over="ignore", invalid="ignore"):
         while step < last:
-            stop = step + 1 if step < DENSE_UNTIL else step + LOOK_EVERY - step % LOOK_EVERY
+            stop = step + 1 if moving or step < DENSE_UNTIL else step + LOOK_EVERY - step % LOOK_EVERY
             stop = min(stop, last, checkpoint if step < checkpoint else last)
             dynamics.advance(stop - step)
             step = stop
@@ -131,6 +131,7 @@ def _descend(config: ToyConfig) -> tuple[_Record, int | None]:
             aggregate = total(state)
             if not (np.abs(aggregate) <= limit).all():
                 return record, step
+            moving = bool(np.abs(aggregate - recorded).max() > moved)
             looked = step % CHECK_EVERY == 0
             over = looked and config.steps == "converged" and step >= checkpoint and bool(settled(aggregate, config))
             if looked and step < last and config.steps != "converged" and dynamics.unmoving()[0]:
@@ -138,7 +139,7 @@ def _descend(config: ToyConfig) -> tuple[_Record, int | None]:
                 if step < checkpoint < last:
                     record.add(checkpoint, state, checkpoint)
                 step, over = last, True  # nothing changes any more: the end is this state
-            if over or step >= next_on_grid or step in (checkpoint, last) or np.abs(aggregate - recorded).max() > moved:
+            if over or moving or step >= next_on_grid or step in (checkpoint, last):
                 record.add(step, state, checkpoint)
                 recorded, next_on_grid = aggregate, int(step * GRID_RATIO) + 1
             if over:
@@ -174,6 +175,7 @@ def thin(steps: NDArray[np.int64], states: Array, n_points: int, always: tuple[i
         np.log1p(steps[:, None]),
         flat,
         total(states),
+        total(states),  # the steep parts of a plot: they count twice
         np.log(np.maximum(np.abs(flat), SMALLEST_SHOWN)),
     )
     moves = [np.abs(np.diff(curve, axis=0)).sum(axis=1) for curve in curves]

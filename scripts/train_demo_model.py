@@ -33,7 +33,7 @@ from cel_core.tasks import carry
 
 Head = tuple[int, int]  # (layer, index), both from 0
 N_LAYERS, N_HEADS, WIDTH, MAX_POSITIONS = 3, 8, 128, 64
-LEARNING_RATE, WEIGHT_DECAY, BATCH_SIZE, WARMUP_STEPS = 1e-3, 0.1, 256, 100
+LEARNING_RATE, WEIGHT_DECAY, BATCH_SIZE, WARMUP_STEPS = 1e-3, 0.1, 128, 100
 POOL_SIZE, MAX_HEADS, N_ROWS, ROWS_SEED = 10, 3, 1000, 0
 PAD, EOS, UNK = "<pad>", "<eos>", "<unk>"
 IGNORED = -100  # a label that the loss leaves out
@@ -223,9 +223,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the demo model; see the text at the top of the script.")
     parser.add_argument("--out", type=Path, default=Path("data/demo_model"), help="folder to write (%(default)s)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], help="one model each (%(default)s)")
-    parser.add_argument("--steps", type=int, default=1200, help="batches of 256 examples (%(default)s)")
+    parser.add_argument("--steps", type=int, default=1200, help="batches of 128 examples (%(default)s)")
     args = parser.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # on a busy machine two wait for each other more than they gain
     trained: list[tuple[Report, LlamaForCausalLM]] = []
     for seed in args.seeds:
         start = time.perf_counter()

@@ -120,9 +120,7 @@ def test_endless_loop_times_out(body):
 
 
 def test_swallowing_every_exception_times_out():
-    program = (
-        ADD + "while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n        pass"
-    )
+    program = ADD + "while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n        pass"
     assert run_program(program, TESTS, SHORT).reason == "timed out after 0.4 s"
 
 
@@ -345,9 +343,7 @@ def test_forked_grandchild_is_gone(monkeypatch, scratch):
 @needs_linux
 def test_fork_bomb_is_gone(monkeypatch, scratch):
     without_hook(monkeypatch)
-    program = (
-        ADD + "import os\nfor _ in range(6):\n    os.fork()\n    os.setsid() if os.getsid(0) != os.getpid() else 0\n"
-    )
+    program = ADD + "import os\nfor _ in range(6):\n    os.fork()\n    os.setsid() if os.getsid(0) != os.getpid() else 0\n"
     assert not run_program(program + "while True:\n    pass", TESTS, SHORT).passed
     assert processes_with(str(scratch)) == []
 

@@ -1,6 +1,8 @@
 """The closed form against the actual softmax attention, autograd, finite differences, and sums done by hand."""
 
 import itertools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -206,6 +208,12 @@ def test_initialisation_is_alpha_times_a_standard_normal_of_its_own_for_every_se
 def test_seeds_out_of_range_are_refused():
     with pytest.raises(ToyError, match="seed -1"):
         initial_parameters(ToyConfig(), [0, -1])
+
+
+def test_all_but_the_softmax_model_does_without_torch():
+    modules = ", ".join(f"cel_core.toy_{noun}" for noun in ("phase", "theorems", "trajectory"))
+    asked = f"import sys, {modules}; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 def test_sums_do_not_depend_on_the_layout():

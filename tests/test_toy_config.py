@@ -137,7 +137,7 @@ def test_below_the_step_limit_runs_settle_and_above_it_none_does():
 
 
 def test_step_limit_is_two_over_the_flattest_winners_curvature():
-    # Independently: gradient descent on one head's four scalars, started at the flattest solution and nudged.
+    # Independently: |grad c|^2 of one head's four scalars on a line of balanced solutions c = 1.
     config = ToyConfig()
     grid = np.linspace(0.05, 6, 20_000)
     tanh = np.tanh(grid)

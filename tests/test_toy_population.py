@@ -81,6 +81,14 @@ def test_a_converged_run_stops_at_its_own_step_from_the_checkpoint_on():
     np.testing.assert_array_equal(single.coefficients[-1], runs.coefficients[late])
 
 
+def test_a_run_that_settles_before_the_checkpoint_goes_on_to_it():
+    config = ToyConfig(alpha=0.12, steps="converged")
+    earlier = populate(replace(config, steps=int(0.9 * config.checkpoint)), 40)
+    assert earlier.converged(1e-6).any()
+    runs = populate(config, 40)
+    assert (runs.steps[earlier.converged(1e-6)] >= config.checkpoint).all()
+
+
 @pytest.mark.filterwarnings("error")
 def test_divergence_is_flagged_kept_finite_and_left_out_of_the_statistics():
     runs = populate(EXPLODING, 100)

@@ -97,6 +97,10 @@ def test_population_statements_hold(population: Population):
     ]
     assert [check.name for check in checks if not check.holds] == []
     named = {check.name: check for check in checks}
+    assert named["uniform winners"].predicted == 2 and named["independent winners"].predicted == 8
+    # From tables: the upper 0.001/3 points of chi-squared with 2 and 8 degrees of freedom.
+    assert named["uniform winners"].tolerance == pytest.approx(16.01 - 2, abs=0.01)
+    assert named["independent winners"].tolerance == pytest.approx(28.9 - 8, abs=0.1)
     assert named["task A drop"].measured == pytest.approx(1, abs=1e-5)
     assert named["task B rise"].measured == pytest.approx(3, abs=5e-4)
     assert named["joint rise"].measured == pytest.approx(0.5, abs=2e-4)

@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cel_core import toy_trajectory
 from cel_core.errors import ToyError
 from cel_core.toy import delete_head, risks
 from cel_core.toy_config import Beyond, ToyConfig
 from cel_core.toy_descent import DiagonalDescent
+from cel_core.toy_population import populate
 from cel_core.toy_trajectory import MAX_POINTS, run, thin
 
 CONFIG = ToyConfig(alpha=0.2, steps="converged", seed=5)
@@ -35,8 +37,20 @@ def test_record_fits_a_plot_and_keeps_start_checkpoint_and_end():
 @pytest.mark.parametrize("seed", range(4))
 def test_transitions_are_resolved_however_short_they_are(seed: int):
     shown = run(replace(CONFIG, alpha=0.07, seed=seed))
-    assert np.abs(np.diff(shown.aggregate, axis=0)).max() < 0.08
+    assert np.abs(np.diff(shown.aggregate, axis=0)).max() < 0.03
     assert shown.steps[-1] > 10_000
+    flow = run(replace(CONFIG, alpha=0.07, seed=seed), "flow")
+    assert np.abs(np.diff(flow.aggregate, axis=0)).max() < 0.06
+
+
+def test_a_run_that_never_stops_moving_fits_the_plot_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(toy_trajectory, "BUFFER_POINTS", 600)
+    noisy = ToyConfig(alpha=0.3, steps=3000, beyond=Beyond(batch_size=1))
+    shown = run(noisy)
+    assert 100 < len(shown.steps) <= MAX_POINTS
+    assert shown.steps[0] == 0 and shown.steps[-1] == 3000 and noisy.checkpoint in shown.steps
+    exact = populate(noisy, 1)
+    np.testing.assert_array_equal(shown.coefficients[-1], exact.coefficients[0])
 
 
 def test_risks_and_deletions_of_a_trajectory():
@@ -56,6 +70,17 @@ def test_a_run_that_stands_still_ends_at_the_step_asked_for():
     assert shown.steps[-1] == 4000 and len(set(shown.steps.tolist())) == len(shown.steps)
     exact = DiagonalDescentAt(replace(config, seed=standing), 4000)
     np.testing.assert_array_equal(shown.coefficients[-1], exact.coefficients()[0])
+
+
+def test_a_run_that_stands_still_before_the_checkpoint_shows_the_checkpoint():
+    config = ToyConfig(alpha=0.15, steps=3000)
+    assert config.checkpoint < 3000
+    standing = next(
+        seed for seed in range(50) if DiagonalDescentAt(replace(config, seed=seed), config.checkpoint - 64).unmoving()[0]
+    )
+    shown = run(replace(config, seed=standing))
+    assert shown.steps[-2:].tolist() == [config.checkpoint, 3000]
+    np.testing.assert_array_equal(shown.coefficients[-2], shown.coefficients[-1])
 
 
 def DiagonalDescentAt(config: ToyConfig, step: int) -> DiagonalDescent:  # noqa: N802
@@ -105,8 +130,8 @@ def test_flow_refuses_what_has_none_and_unknown_methods_are_named():
 
 
 def test_thinning_goes_by_the_curve_and_not_by_the_clock():
-    steps = np.arange(10_001)
-    jump = 1 / (1 + np.exp(-(steps - 8000) / 5.0))
+    steps = np.arange(10_001)  # one jump within some fifty steps
+    jump = 1 / (1 + np.exp((8000.0 - steps).clip(-500, 500) / 5))
     kept = thin(steps, jump[:, None, None], 200, (1234, 5678))
     assert len(kept) <= 202 and {0, 1234, 5678, 10_000} <= set(kept.tolist())
     assert np.abs(np.diff(jump[kept])).max() < 0.1

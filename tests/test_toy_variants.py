@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from cel_core.toy import initial_parameters, risks, total
-from cel_core.toy_attention import Attention, head_outputs, joint_risk, task_risks
+from cel_core.toy import coefficients, initial_parameters, risks, total
+from cel_core.toy_attention import Attention, head_outputs, joint_risk, predict, task_risks
 from cel_core.toy_config import Beyond, ToyConfig
 from cel_core.toy_descent import DiagonalDescent
 from cel_core.toy_population import populate
 from cel_core.toy_projections import FullProjections, projections
 from cel_core.toy_trajectory import run
-from cel_core.toy_variants import Batches, VariedDescent
+from cel_core.toy_variants import Batches, Moments, VariedDescent
 
 READINGS = [
     Beyond(),
@@ -121,6 +121,39 @@ def test_sampled_moments_have_the_distribution_of_drawn_examples():
     # Given the correlation of the signs, both projected noises correlate by it.
     np.testing.assert_allclose((drawn[0] * drawn[1] * drawn[2]).mean(), noise**2 / size**2, rtol=0.2)
     np.testing.assert_allclose((direct[0] * direct[1] * direct[2]).mean(), noise**2 / size**2, rtol=0.2)
+
+
+@pytest.mark.parametrize("beyond", [Beyond(batch_size=6, label_noise=0.8), Beyond(batch_size=6, n_tasks=3)])
+def test_a_sampled_step_is_autograds_on_the_examples_behind_the_moments(beyond: Beyond, monkeypatch: pytest.MonkeyPatch):
+    config = ToyConfig(alpha=0.9, eta=0.5, beyond=beyond)
+    visible, target, weight = (torch.tensor(part) for part in config.tasks)
+    rng = np.random.default_rng(8)
+    n_tasks, own = config.beyond.n_tasks, np.arange(1, config.n_features)
+    signs = rng.choice([-1.0, 1.0], (n_tasks, 6, config.n_features))
+    noise = rng.normal(0, 0.8, (n_tasks, 6))
+    own_signs = signs[np.arange(n_tasks), :, own]
+    moments = Moments(
+        (signs[..., 0] * own_signs).mean(axis=1)[:, None],
+        (noise * signs[..., 0]).mean(axis=1)[:, None],
+        (noise * own_signs).mean(axis=1)[:, None],
+    )
+    monkeypatch.setattr(Batches, "draw", lambda self: moments)
+    closed = VariedDescent(config, [9])
+    closed.advance(1)
+
+    model = Attention.of(initial_parameters(config, [9])[0])
+    examples = torch.tensor(signs)
+    losses = [
+        (predict(model, examples[task] * visible[task]) - examples[task] @ target[task] - torch.tensor(noise[task]))
+        .square()
+        .mean()
+        for task in range(n_tasks)
+    ]
+    (torch.stack(losses) @ weight / 2).backward()
+    assert model.matrices.grad is not None
+    stepped = (model.matrices - config.eta * model.matrices.grad).detach()
+    expected = coefficients(torch.diagonal(stepped, dim1=-2, dim2=-1).numpy())
+    np.testing.assert_allclose(closed.coefficients()[0], expected, rtol=1e-10, atol=1e-13)
 
 
 def test_large_batches_approach_the_population_gradient():

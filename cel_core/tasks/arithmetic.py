@@ -1,6 +1,6 @@
-"""Arithmetic (Brown et al., 2020): ten kinds of sums in words, right when the answer is what the model itself would write.
+r"""Arithmetic (Brown et al., 2020): ten kinds of sums in words, right when the answer is what the model itself would write.
 
-Context ``Question: What is 98 plus 45?\\nAnswer:``, continuation `` 143``, scored greedily. Rows of the raw GPT-3 form
+Context ``Question: What is 98 plus 45?\nAnswer:``, continuation `` 143``, scored greedily. Rows of the raw GPT-3 form
 (``Q:`` and ``A:``, double line ends) are brought to the form above. Rows can be generated for all kinds from a seed, drawn as
 the originals were: two-digit operands uniform in [0, 100), three- to five-digit ones in [0, 10^digits), differences of either
 sign, and three one-digit numbers from 1 to 9 under two operators with the first two in parentheses.

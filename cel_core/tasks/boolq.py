@@ -1,6 +1,6 @@
-"""BoolQ (Clark et al., 2019): a passage, a yes/no question, and the likelier of the two words.
+r"""BoolQ (Clark et al., 2019): a passage, a yes/no question, and the likelier of the two words.
 
-Context ``{passage}\\nQuestion: {question}?\\nAnswer:``, choices `` no`` and `` yes``; the larger log-probability wins.
+Context ``{passage}\nQuestion: {question}?\nAnswer:``, choices `` no`` and `` yes``; the larger log-probability wins.
 """
 
 from typing import Any

@@ -89,13 +89,12 @@ def _capped(option: str, asked: int | None, paper: int, there: int) -> int:
 
 
 def _shared_sizes(task: Task, there: int, n_discovery: int | None, n_held_out: int | None) -> tuple[int, int]:
-    """Sizes of two sides drawn from one pool; where both are open and the pool is small, in the paper's proportion."""
+    """Sizes of two sides drawn from one pool; where both are open and the pool is small, it is halved."""
     if there < 2:
         raise ConfigError(f"{there} distinct examples cannot fill a discovery and a held-out set: give more rows")
     paper = task.paper_sizes
     if n_discovery is None and n_held_out is None:
-        share = min(1.0, there / sum(paper))
-        discovery = min(max(1, round(paper.discovery * share)), there - 1)
+        discovery = min(paper.discovery, max(there // 2, there - paper.held_out))
         return discovery, min(paper.held_out, there - discovery)
     if n_discovery is None:
         held_out = _capped("--held-out", n_held_out, paper.held_out, there - 1)
