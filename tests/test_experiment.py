@@ -1,0 +1,234 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from cel_core import experiment
+from cel_core.config import SearchConfig
+from cel_core.errors import ConfigError, ModelError
+from cel_core.evaluation import Evaluator
+from cel_core.heads import INTACT
+from cel_core.models import Model
+from cel_core.records import Part, Status
+from cel_core.search import run
+from cel_core.store import Store
+from cel_core.tasks import find_task
+from tests.conftest import build_tiny
+
+CONFIG = SearchConfig("tiny", "carry", n_discovery=6, n_held_out=5, p=4, k=2, full_sweep=True)
+
+
+@pytest.fixture
+def model() -> Model:
+    return build_tiny("llama")
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store(tmp_path / "cel.duckdb")
+
+
+@pytest.fixture(autouse=True)
+def _configuration(monkeypatch, model):
+    """The tiny model has no folder to read a configuration from."""
+    monkeypatch.setattr(experiment, "read_config", lambda _: (model.causal_lm.config, ""))
+
+
+@pytest.fixture
+def counted(monkeypatch) -> list[tuple[str, str]]:
+    """Every evaluation made: head set and example."""
+    made: list[tuple[str, str]] = []
+    real = Evaluator.outcomes
+
+    def outcomes(self, head_sets, examples):
+        for frame in real(self, head_sets, examples):
+            made.extend(zip(frame["head_set"], frame["example"], strict=True))
+            yield frame
+
+    monkeypatch.setattr(Evaluator, "outcomes", outcomes)
+    return made
+
+
+def start(store, model, config=CONFIG, report=lambda _: None):
+    return experiment.start(config, store, report, lambda _: model)
+
+
+def table(store: Store, search: str):
+    """All that a search found, for comparison."""
+    record = store.search(search)
+    parts = [store.tallies(search, part).to_dict("records") for part in Part]
+    return record.frozen_set, record.held_out, store.ranking(search, 1), store.ranking(search, 2), parts
+
+
+def test_a_search_is_algorithm_1_over_outcomes_made_one_by_one(store, model):
+    record = start(store, model)
+    evaluator = Evaluator(model, find_task("carry"))
+    examples = store.examples(record.id, Part.DISCOVERY)
+
+    def by_hand(head_sets, numbers):
+        rows = []
+        for head_set in head_sets:
+            (frame,) = [f for n in [0] for f in [_joined(evaluator, head_set, [examples[i] for i in numbers])]]
+            rows.append(frame)
+        return np.array(rows)
+
+    heads = experiment.all_heads(3, 4)
+    expected = run(heads, len(examples), 4, 2, by_hand)
+    assert store.ranking(record.id, 1) == expected.singles
+    assert store.ranking(record.id, 2) == expected.subsets
+    assert record.frozen_set == expected.frozen.head_set
+    assert record.status is Status.DONE
+    assert record.held_out.n == 5
+
+
+def _joined(evaluator, head_set, examples):
+    """Whether each example is answered right, each evaluated in a call of its own."""
+    return [bool(next(evaluator.outcomes([head_set], [example]))["correct"][0]) for example in examples]
+
+
+def test_held_out_examples_are_first_evaluated_after_the_freeze(store, model, counted):
+    seen = []
+
+    def report(progress):
+        record = store.search(progress.search)
+        if record.frozen_set is None:
+            seen.append(len(counted))
+
+    record = start(store, model, report=report)
+    held_out = {example.key for example in store.examples(record.id, Part.HELD_OUT)}
+    before = counted[: seen[-1]]
+    assert before and not {example for _, example in before} & held_out
+    after = [case for case in counted if case[1] in held_out]
+    assert {head_set for head_set, _ in after} == {"", str(record.frozen_set)}
+
+
+def test_each_outcome_is_evaluated_once(store, model, counted):
+    start(store, model)
+    assert len(counted) == len(set(counted)) == 6 * (1 + 12 + 6) + 2 * 5
+
+
+@pytest.mark.parametrize("after", [0, 20, 70, 100, 115, 120])
+def test_a_stopped_search_goes_on_and_ends_in_the_same_table(store, model, counted, after, tmp_path):
+    whole = start(Store(tmp_path / "whole.duckdb"), model)
+    total, counted[:] = len(counted), []
+
+    def stop(progress):
+        if len(counted) >= after and progress.stage != "loading":
+            raise experiment.Stopped
+
+    with pytest.raises(experiment.Stopped):
+        start(store, model, report=stop)
+    (record,) = store.searches()
+    assert record.status is Status.STOPPED
+    resumed = experiment.resume(record.id, store, lambda _: None, lambda _: model)
+    assert len(counted) == len(set(counted)) == total  # only what was missing was evaluated
+    assert table(store, resumed.id) == table(Store(tmp_path / "whole.duckdb"), whole.id)
+    assert resumed.duration_s > record.duration_s
+
+
+def test_a_second_search_reuses_what_the_first_one_knows(store, model, counted):
+    start(store, model)
+    counted.clear()
+    bigger = SearchConfig("tiny", "carry", n_discovery=6, n_held_out=5, p=5, k=2, full_sweep=True)
+    start(store, model, bigger)
+    joint_with_fifth_head = 4 * 6
+    assert len(counted) <= joint_with_fifth_head + 2 * 5
+    counted.clear()
+    start(store, model)
+    assert counted == []
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"task": "no-carry"}])
+def test_another_draw_or_task_is_not_mistaken_for_the_first(store, model, counted, change):
+    start(store, model)
+    first = set(counted)
+    counted.clear()
+    start(store, model, SearchConfig(**{**vars(CONFIG), **change}))
+    assert not first & set(counted) or change == {"seed": 1}
+    assert len(counted) > 100 - 60
+
+
+def test_a_resumed_search_refuses_another_model(store, model):
+    with pytest.raises(experiment.Stopped):
+        start(store, model, report=_stop_at_stage_one)
+    (record,) = store.searches()
+    with pytest.raises(Exception, match="begun with another model"):
+        experiment.resume(record.id, store, lambda _: None, lambda _: build_tiny("llama", seed=9))
+    assert store.search(record.id).status is Status.FAILED
+
+
+def _stop_at_stage_one(progress):
+    if progress.stage != "loading":
+        raise experiment.Stopped
+
+
+def test_what_a_user_can_mend_is_said_before_a_search_exists(store, model, monkeypatch):
+    for changes, message in [
+        ({"p": 13, "k": 2}, "p = 13: the model has only 12 heads"),
+        ({"n_discovery": 10**6}, "--discovery 1000000: only"),
+        ({"task": "mbpp", "data": "samples", "n_discovery": None, "n_held_out": None}, "--allow-code-execution"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            start(store, model, SearchConfig(**{**vars(CONFIG), **changes}))
+    assert store.searches() == []
+
+
+def test_a_model_that_does_not_load_leaves_a_failed_search_with_the_reason(store):
+    def broken(_):
+        raise ModelError("model 'tiny' cannot be loaded: give another")
+
+    with pytest.raises(ModelError):
+        experiment.start(CONFIG, store, lambda _: None, broken)
+    (record,) = store.searches()
+    assert (record.status, record.error) == (Status.FAILED, "model 'tiny' cannot be loaded: give another")
+
+
+def test_the_config_refuses_what_cannot_be(store):
+    for changes, message in [({"p": 0}, "p = 0"), ({"k": 0}, "k = 0"), ({"p": 2, "k": 3}, "k = 3 is larger than p = 2")]:
+        with pytest.raises(ConfigError, match=message):
+            SearchConfig(**{**vars(CONFIG), **changes})
+    with pytest.raises(ConfigError, match="dtype 'int4' is unknown"):
+        SearchConfig("m", "carry", dtype="int4")
+
+
+_SCRIPT = """
+import sys, time
+from tests.conftest import build_tiny
+from cel_core import experiment
+from cel_core.store import Store
+from tests.test_experiment import CONFIG
+model = build_tiny("llama")
+experiment.read_config = lambda _: (model.causal_lm.config, "")
+experiment.FLUSH_S = 0
+experiment.start(CONFIG, Store(sys.argv[1]), lambda progress: time.sleep(0.2), lambda _: model)
+"""
+
+
+def test_a_killed_search_goes_on_from_what_is_stored(store, model, counted, tmp_path):
+    whole = start(Store(tmp_path / "whole.duckdb"), model)
+    total, counted[:] = len(counted), []
+    process = subprocess.Popen([sys.executable, "-c", _SCRIPT, str(store.path)], cwd=os.getcwd())
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        records = store.searches()
+        if records and records[0].done > 0.4 * records[0].total > 0:
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    (record,) = store.searches()
+    assert record.status is Status.INTERRUPTED
+    resumed = experiment.resume(record.id, store, lambda _: None, lambda _: model)
+    assert 0 < len(counted) < total - 30
+    assert table(store, resumed.id) == table(Store(tmp_path / "whole.duckdb"), whole.id)
+
+
+def test_the_intact_model_and_every_head_are_known_after_a_full_sweep(store, model):
+    record = start(store, model)
+    known = store.known(record.id, Part.DISCOVERY)
+    assert INTACT in known and len(known) == 1 + 12 + 6
+    assert {len(positions) for positions, _ in known.values()} == {6}
