@@ -1,4 +1,4 @@
-"""The command line: search, sweep, evaluate and show.
+"""The command line: search, sweep, evaluate, show, and the toy model.
 
 Progress goes to standard error, results to standard output; ``--json`` prints one object. The exit status is 0 when done, 2
 with a one-line reason and remedy when the user can mend what is wrong, 130 when interrupted.
@@ -20,10 +20,11 @@ from cel_core import search as algorithm
 from cel_core.config import SearchConfig
 from cel_core.errors import CelError, ConfigError
 from cel_core.evaluation import Evaluator, require_code_execution
-from cel_core.heads import INTACT, HeadSet, all_heads
+from cel_core.heads import HeadSet, all_heads
 from cel_core.store import DEFAULT_PATH, Store
 from cel_core.tasks import TASKS, Example, Scoring, Task, find_task
 from cel_core.tasks.rows import read_examples
+from cel_core.toy import command as toy_command
 
 EXAMPLES = """examples:
   python -m cel_core search --model demo --task carry
@@ -32,6 +33,7 @@ EXAMPLES = """examples:
   python -m cel_core sweep --model ./smollm2 --task boolq --data ./rows --limit 100 --json
   python -m cel_core evaluate --model demo --task carry --heads L1H3,L2H6 --outcomes outcomes.jsonl
   python -m cel_core show 7f3a2c
+  python -m cel_core toy --alpha 0.1 --eta 0.05 --seeds 4000
 """
 
 
@@ -73,6 +75,10 @@ def _parser() -> argparse.ArgumentParser:
     search.add_argument("--resume", metavar="RUN", help="go on with a stopped, interrupted or failed search")
     _store_options(search)
 
+    demo = commands.add_parser("demo", help="run the demo search, unless the store holds a search already")
+    demo.set_defaults(run=_demo)
+    _store_options(demo)
+
     sweep = commands.add_parser("sweep", help="stage 1 alone, over the given rows in file order")
     sweep.set_defaults(run=_sweep)
     _model_options(sweep)
@@ -91,6 +97,9 @@ def _parser() -> argparse.ArgumentParser:
     show.set_defaults(run=_show)
     show.add_argument("search", nargs="?", metavar="RUN", help="a search's id, or the beginning of it")
     _store_options(show)
+
+    toy = commands.add_parser("toy", help="train many toy models: the theory's predictions beside what is measured")
+    toy_command.add_options(toy)
     return parser
 
 
@@ -142,6 +151,14 @@ def _search(chosen: argparse.Namespace) -> None:
     _print_search(store, record.id, chosen.json)
 
 
+def _demo(chosen: argparse.Namespace) -> None:
+    store = Store(chosen.store)
+    if not store.searches():
+        with _Bar() as bar:
+            experiment.start(SearchConfig("demo", "carry", full_sweep=True), store, bar.report)
+    _print_search(store, store.searches()[-1].id, chosen.json)
+
+
 def _print_search(store: Store, search: str, as_json: bool) -> None:
     record = store.search(search)
     singles, subsets = store.ranking(record.id, 1), store.ranking(record.id, 2)
@@ -157,27 +174,28 @@ def _print_search(store: Store, search: str, as_json: bool) -> None:
 def _sweep(chosen: argparse.Namespace) -> None:
     evaluator, examples = _evaluator(chosen)
     heads = all_heads(*evaluator.model.geometry[:2])
-    numbers = {key: [n for n, e in enumerate(examples) if e.key == key] for key in {e.key for e in examples}}
-    distinct = list({example.key: example for example in examples}.values())
 
-    def outcomes(head_sets: Sequence[HeadSet], _: Sequence[int]) -> np.ndarray:
-        """Outcomes of all examples; one that occurs twice is evaluated once."""
+    def outcomes(head_sets: Sequence[HeadSet], numbers: Sequence[int]) -> np.ndarray:
         row_of = {str(head_set): row for row, head_set in enumerate(head_sets)}
-        correct = np.zeros((len(head_sets), len(examples)), dtype=bool)
-        for frame in evaluator.outcomes(head_sets, distinct):
+        columns: dict[str, list[int]] = {}  # by example: a row that occurs twice is evaluated once
+        for column, number in enumerate(numbers):
+            columns.setdefault(examples[number].key, []).append(column)
+        asked = [examples[numbers[column[0]]] for column in columns.values()]
+        correct = np.zeros((len(head_sets), len(numbers)), dtype=bool)
+        for frame in evaluator.outcomes(head_sets, asked):
             for name, key, right in zip(frame["head_set"], frame["example"], frame["correct"], strict=True):
-                correct[row_of[name], numbers[key]] = right
-            bar.add(len(frame))
+                correct[row_of[name], columns[key]] = right
+                bar.add(len(columns[key]))
         return correct
 
-    with _Bar("sweep", (len(heads) + 1) * len(distinct)) as bar:
-        intact = outcomes([INTACT], [])[0]
-        tallies = algorithm.tally([HeadSet((head,)) for head in heads], intact, range(len(examples)), outcomes)
+    with _Bar("sweep", (len(heads) + 1) * len(examples)) as bar:
+        tallies = algorithm.screen(heads, len(heads), len(examples), outcomes)
+    best = tallies[0]
     found = {
         "model": chosen.model,
         "task": chosen.task,
         "n": len(examples),
-        "intact_correct": int(intact.sum()),
+        "intact_correct": best.n_correct - best.fixes + best.harms,
         "heads": [{"head": str(t.head_set), "fixes": t.fixes, "harms": t.harms, "gain": t.gain} for t in tallies],
     }
     _print_json(found) if chosen.json else print(printing.sweep_report(found))

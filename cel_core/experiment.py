@@ -128,12 +128,12 @@ def _search(record: SearchRecord, store: Store, report: Report, load: Load, spli
     discovery = _StoredOutcomes(record.id, Part.DISCOVERY, evaluator, store, report, clock)
     n_discovery = len(discovery.examples)
     discovery.begin("stage 1 of 2", (len(heads) + 1) * n_discovery)
-    singles = algorithm.screen(heads, n_discovery, discovery)
+    singles = algorithm.screen(heads, config.p, n_discovery, discovery, config.full_sweep, discovery.skip)
     discovery.flush()
     store.save_ranking(record.id, 1, singles)
     joint = algorithm.n_subsets(config.p, config.k) - config.p
     discovery.begin("stage 2 of 2", joint * n_discovery)
-    subsets = algorithm.join(singles, config.p, config.k, n_discovery, discovery)
+    subsets = algorithm.join(singles, config.p, config.k, n_discovery, discovery, config.full_sweep, discovery.skip)
     discovery.flush()
     store.save_ranking(record.id, 2, subsets)
 
@@ -200,6 +200,10 @@ class _StoredOutcomes:
             finally:
                 self.flush()  # also when the user stops the search here
         return np.stack([self._row(head_set)[list(examples)] for head_set in head_sets]) == 1
+
+    def skip(self, n_evaluations: int) -> None:
+        """Evaluations of this stage turned out not to be needed."""
+        self._total -= n_evaluations
 
     def flush(self) -> None:
         """Write what is not stored yet."""

@@ -33,7 +33,20 @@ STEPS: tuple[str, ...] = (
     CREATE TABLE rankings (
         search TEXT NOT NULL, stage INTEGER NOT NULL, rank INTEGER NOT NULL, head_set TEXT NOT NULL,
         fixes INTEGER NOT NULL, harms INTEGER NOT NULL, n_correct INTEGER NOT NULL, n INTEGER NOT NULL,
+        exact BOOLEAN NOT NULL,
         PRIMARY KEY (search, stage, rank)
+    );
+    """,
+    # 2: toy runs, down-sampled, and populations' figures; both keyed by a hash of all that they depend on
+    """
+    CREATE TABLE toy_runs (
+        key TEXT PRIMARY KEY, method TEXT NOT NULL, config TEXT NOT NULL, created_at TIMESTAMPTZ NOT NULL,
+        converged BOOLEAN NOT NULL, diverged_by BIGINT
+    );
+    CREATE TABLE toy_points (run TEXT NOT NULL, step BIGINT NOT NULL, coefficients DOUBLE[] NOT NULL, PRIMARY KEY (run, step));
+    CREATE TABLE toy_populations (
+        key TEXT PRIMARY KEY, n_seeds INTEGER NOT NULL, config TEXT NOT NULL, created_at TIMESTAMPTZ NOT NULL,
+        summary TEXT NOT NULL
     );
     """,
 )

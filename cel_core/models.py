@@ -11,6 +11,7 @@ The site of a head: the *input* of the output projection, slice ``[h * d_head, (
 """
 
 import hashlib
+import json
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -107,6 +108,11 @@ def read_config(spec: str) -> tuple[Any, str]:
         raise ModelError(
             f"model '{spec}' is no causal language model (its type is '{config.model_type}'): give a decoder-only text model"
         )
+    if not isinstance(getattr(config.get_text_config(), "num_attention_heads", None), int):
+        raise ModelError(
+            f"model '{spec}' has no fixed number of attention heads per layer (its type is '{config.model_type}'): give a "
+            "decoder-only transformer"
+        )
     return config, source
 
 
@@ -149,7 +155,10 @@ def load_model(spec: str, device: str = "auto", dtype: str = "auto") -> Model:
     chosen = default_device() if device == "auto" else _device(device)
     dtype = choose_dtype(chosen, dtype)
     try:
-        causal_lm: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
+        causal_lm: Any
+        causal_lm, report = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype), output_loading_info=True)
+        if report["missing_keys"]:  # the loader would go on with random numbers
+            raise ValueError(f"no weights for {min(report['missing_keys'])}")
         tokenizer = AutoTokenizer.from_pretrained(source)
         causal_lm = causal_lm.to(chosen).eval().requires_grad_(False)
     except Exception as error:  # files missing or damaged, no memory on the device: the loader raises many kinds
@@ -210,7 +219,11 @@ def fingerprint(causal_lm: Any, tokenizer: Any) -> str:
         data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
         return hashlib.sha256(name.encode() + str(tuple(tensor.shape)).encode() + data.data).digest()
 
-    whole = hashlib.sha256(causal_lm.config.model_type.encode())
+    # what a configuration says about files and versions changes no answer; the dtype is a part of the protocol by itself
+    unrelated = {"architectures", "dtype", "torch_dtype", "transformers_version", "use_cache", "quantization_config"}
+    config = {k: v for k, v in causal_lm.config.to_dict().items() if k not in unrelated and not k.startswith("_")}
+    ends = getattr(causal_lm.generation_config, "eos_token_id", None)
+    whole = hashlib.sha256(json.dumps([config, ends], sort_keys=True, default=str).encode())
     with ThreadPoolExecutor(4) as pool:  # hashing releases the interpreter lock
         for part in pool.map(digest, sorted(causal_lm.state_dict().items())):
             whole.update(part)
@@ -254,7 +267,7 @@ def _family_by_structure(spec: str, causal_lm: Any, declared: Geometry) -> Famil
         ]
         parent = name.rsplit(".", 1)[0] if "." in name else ""
         norms = [child for child, _ in causal_lm.get_submodule(parent).named_children() if "norm" in child or child == "ln_f"]
-        if len(found) == 1 and norms:
+        if len(found) == 1 and norms and all(found[0] in dict(block.named_modules()) for block in stack):
             return Family(name, found[0], f"{parent}.{norms[-1]}".lstrip("."))
     raise ModelError(
         f"model '{spec}' ('{causal_lm.config.model_type}'): its attention output projections cannot be located; supported are "

@@ -13,6 +13,7 @@ import contextlib
 import json
 import random
 import secrets
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -33,6 +34,7 @@ from cel_core.records import HeldOut, Part, SearchRecord, Status
 from cel_core.search import Tally
 from cel_core.tasks import Example
 from cel_core.tasks.split import Split
+from cel_core.toy import Method, PopulationSummary, ToyConfig, Trajectory
 
 DEFAULT_PATH = Path(__file__).resolve().parent.parent / "data" / "cel.duckdb"
 
@@ -52,6 +54,7 @@ class Store:
         """
         self.path = Path(path).expanduser()
         self.patience_s = patience_s
+        self._saving_toy = threading.Lock()  # two page threads may save the same toy run, and its key is unique
         if not self.path.parent.is_dir():
             raise StoreError(f"store '{self.path}': its folder does not exist; make it, or give another --store")
         with self._transaction() as database:
@@ -191,10 +194,10 @@ class Store:
         """Keep the ranking of a stage (1: single heads, 2: subsets), best first."""
         rows = pd.DataFrame(
             [
-                (search, stage, rank, str(t.head_set), t.fixes, t.harms, t.n_correct, t.n)
+                (search, stage, rank, str(t.head_set), t.fixes, t.harms, t.n_correct, t.n, t.exact)
                 for rank, t in enumerate(tallies, start=1)
             ],
-            columns=["search", "stage", "rank", "head_set", "fixes", "harms", "n_correct", "n"],
+            columns=["search", "stage", "rank", "head_set", "fixes", "harms", "n_correct", "n", "exact"],
         )
         with self._transaction() as database:
             database.register("new_rows", rows)
@@ -205,7 +208,7 @@ class Store:
         """The ranking of a stage, best first; empty until the stage is done."""
         with self._transaction() as database:
             rows = database.execute(
-                "SELECT head_set, fixes, harms, n_correct, n FROM rankings WHERE search = ? AND stage = ? ORDER BY rank",
+                "SELECT head_set, fixes, harms, n_correct, n, exact FROM rankings WHERE search = ? AND stage = ? ORDER BY rank",
                 [search, stage],
             ).fetchall()
         return [Tally(HeadSet.parse(name), *counts) for name, *counts in rows]
@@ -344,6 +347,48 @@ class Store:
                     WHERE a.name = ? AND i.name = '' ORDER BY a.position""",
                 [search, part, str(head_set or INTACT)],
             ).df()
+
+    # --- the toy model ------------------------------------------------------------------------------------------------
+
+    def save_toy_run(self, run: Trajectory) -> None:
+        """Keep a toy run as recorded; one that is kept already stays as it is."""
+        key, n_points = run.config.key(run.method), len(run.steps)
+        points = pd.DataFrame({"step": run.steps, "coefficients": list(run.coefficients.reshape(n_points, -1))})
+        with self._saving_toy, self._transaction() as database:
+            new = database.execute(
+                "INSERT INTO toy_runs VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING key",
+                [key, run.method, json.dumps(asdict(run.config)), datetime.now(UTC), run.converged, run.diverged_by],
+            ).fetchall()
+            if new:
+                database.register("new_rows", points)
+                database.execute("INSERT INTO toy_points SELECT ?, step, coefficients FROM new_rows", [key])
+
+    def toy_run(self, config: ToyConfig, method: Method = "descent") -> Trajectory | None:
+        """The toy run of these very settings, where it is kept."""
+        key = config.key(method)
+        with self._transaction() as database:
+            ends = database.execute("SELECT converged, diverged_by FROM toy_runs WHERE key = ?", [key]).fetchall()
+            points = database.execute("SELECT step, coefficients FROM toy_points WHERE run = ? ORDER BY step", [key]).fetchall()
+        if not ends:
+            return None
+        steps, states = zip(*points, strict=True)
+        coefficients = np.reshape(states, (len(steps), config.heads, config.n_features))
+        return Trajectory(config, method, np.asarray(steps), coefficients, *ends[0])
+
+    def save_toy_summary(self, config: ToyConfig, summary: PopulationSummary) -> None:
+        """Keep a toy population's figures, in place of earlier ones of the same settings and number of seeds."""
+        content = [json.dumps(asdict(each)) for each in (config, summary)]
+        with self._saving_toy, self._transaction() as database:
+            database.execute(
+                "INSERT OR REPLACE INTO toy_populations (key, n_seeds, created_at, config, summary) VALUES (?, ?, ?, ?, ?)",
+                [config.key(summary.n_seeds), summary.n_seeds, datetime.now(UTC), *content],
+            )
+
+    def toy_summary(self, config: ToyConfig, n_seeds: int) -> PopulationSummary | None:
+        """The figures of the toy population of these very settings, where they are kept."""
+        with self._transaction() as database:
+            found = database.execute("SELECT summary FROM toy_populations WHERE key = ?", [config.key(n_seeds)]).fetchall()
+        return PopulationSummary.from_plain(json.loads(found[0][0])) if found else None
 
     # ------------------------------------------------------------------------------------------------------------------
 

@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import subprocess
@@ -7,14 +8,14 @@ import time
 import numpy as np
 import pytest
 
-from cel_core import experiment
+from cel_core import experiment, search
 from cel_core.config import SearchConfig
 from cel_core.errors import ConfigError, ModelError
 from cel_core.evaluation import Evaluator
-from cel_core.heads import INTACT
+from cel_core.heads import INTACT, all_heads
 from cel_core.models import Model
 from cel_core.records import Part, Status
-from cel_core.search import run
+from cel_core.search import join, screen
 from cel_core.store import Store
 from cel_core.tasks import find_task
 from tests.conftest import build_tiny
@@ -57,11 +58,11 @@ def start(store, model, config=CONFIG, report=lambda _: None):
     return experiment.start(config, store, report, lambda _: model)
 
 
-def table(store: Store, search: str):
+def table(store: Store, run: str):
     """All that a search found, for comparison."""
-    record = store.search(search)
-    parts = [store.tallies(search, part).to_dict("records") for part in Part]
-    return record.frozen_set, record.held_out, store.ranking(search, 1), store.ranking(search, 2), parts
+    record = store.search(run)
+    parts = [store.tallies(run, part).to_dict("records") for part in Part]
+    return record.frozen_set, record.held_out, store.ranking(run, 1), store.ranking(run, 2), parts
 
 
 def test_a_search_is_algorithm_1_over_outcomes_made_one_by_one(store, model):
@@ -70,24 +71,35 @@ def test_a_search_is_algorithm_1_over_outcomes_made_one_by_one(store, model):
     examples = store.examples(record.id, Part.DISCOVERY)
 
     def by_hand(head_sets, numbers):
-        rows = []
-        for head_set in head_sets:
-            (frame,) = [f for n in [0] for f in [_joined(evaluator, head_set, [examples[i] for i in numbers])]]
-            rows.append(frame)
-        return np.array(rows)
+        return np.array([[answered_right(evaluator, head_set, examples[i]) for i in numbers] for head_set in head_sets])
 
-    heads = experiment.all_heads(3, 4)
-    expected = run(heads, len(examples), 4, 2, by_hand)
-    assert store.ranking(record.id, 1) == expected.singles
-    assert store.ranking(record.id, 2) == expected.subsets
-    assert record.frozen_set == expected.frozen.head_set
+    singles = screen(all_heads(3, 4), 4, len(examples), by_hand)
+    subsets = join(singles, 4, 2, len(examples), by_hand)
+    assert store.ranking(record.id, 1) == singles
+    assert store.ranking(record.id, 2) == subsets
+    assert record.frozen_set == subsets[0].head_set
     assert record.status is Status.DONE
     assert record.held_out.n == 5
 
 
-def _joined(evaluator, head_set, examples):
-    """Whether each example is answered right, each evaluated in a call of its own."""
-    return [bool(next(evaluator.outcomes([head_set], [example]))["correct"][0]) for example in examples]
+def answered_right(evaluator, head_set, example) -> bool:
+    """Whether one example is answered right, evaluated in a call of its own."""
+    return bool(next(evaluator.outcomes([head_set], [example]))["correct"][0])
+
+
+def test_the_bounded_search_ends_in_the_same_pool_frozen_set_and_comparison(store, model, counted, tmp_path, monkeypatch):
+    monkeypatch.setattr(search, "CHUNK", 3)
+    rows = [{"passage": f"{i % 7} {i}", "question": f"is {i} odd", "label": i % 2} for i in range(30)]
+    (tmp_path / "boolq.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = SearchConfig("tiny", "boolq", str(tmp_path), n_discovery=20, n_held_out=5, p=4, k=2, full_sweep=True)
+    whole = start(Store(tmp_path / "whole.duckdb"), model, config)
+    n_whole, counted[:] = len(counted), []
+    record = start(store, model, SearchConfig(**{**vars(config), "full_sweep": False}))
+    assert len(counted) < n_whole
+    pool = Store(tmp_path / "whole.duckdb").ranking(whole.id, 1)[:4]
+    assert store.ranking(record.id, 1)[:4] == pool
+    assert (record.frozen_set, record.held_out) == (whole.frozen_set, whole.held_out)
+    assert record.done == record.total
 
 
 def test_held_out_examples_are_first_evaluated_after_the_freeze(store, model, counted):
@@ -198,7 +210,7 @@ def test_the_config_refuses_what_cannot_be(store):
 _SCRIPT = """
 import sys, time
 from tests.conftest import build_tiny
-from cel_core import experiment
+from cel_core import experiment, search
 from cel_core.store import Store
 from tests.test_experiment import CONFIG
 model = build_tiny("llama")

@@ -53,25 +53,58 @@ def test_the_search_is_the_brute_force(table: Table, n_layers: int, n_heads: int
     heads = all_heads(n_layers, n_heads)
     p = min(p, len(heads))
     k = min(k, p)
-    found = search.run(heads, table.n_examples, p, k, table)
+    found_singles = search.screen(heads, p, table.n_examples, table)
+    found_subsets = search.join(found_singles, p, k, table.n_examples, table)
     singles, subsets = brute_force(table, heads, p, k)
-    assert [one.head_set for one in found.singles] == singles
-    assert [one.head_set for one in found.subsets] == subsets
-    assert found.frozen.head_set == subsets[0]
-    assert 1 <= len(found.frozen.head_set) <= k
-    assert len(found.subsets) == search.n_subsets(p, k)
+    assert [one.head_set for one in found_singles] == singles
+    assert [one.head_set for one in found_subsets] == subsets
+    assert all(one.exact for one in found_singles + found_subsets)
+    assert len(found_subsets) == search.n_subsets(p, k)
+
+
+@settings(max_examples=300, deadline=None)
+@given(tables, st.integers(1, 3), st.integers(2, 4), st.integers(1, 6), st.integers(1, 4), st.integers(1, 5))
+def test_the_bounded_search_finds_the_same_pool_in_the_same_order_and_freezes_the_same_set(
+    table: Table, n_layers: int, n_heads: int, p: int, k: int, chunk: int
+):
+    heads = all_heads(n_layers, n_heads)
+    p = min(p, len(heads))
+    k = min(k, p)
+    skipped: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "CHUNK", chunk)
+        found_singles = search.screen(heads, p, table.n_examples, table, full=False, skipped=skipped.append)
+        found_subsets = search.join(found_singles, p, k, table.n_examples, table, full=False, skipped=skipped.append)
+    singles, subsets = brute_force(table, heads, p, k)
+    assert [one.head_set for one in found_singles[:p]] == singles[:p]
+    assert all(one.exact for one in found_singles[:p])
+    assert found_subsets[0].head_set == subsets[0]
+    assert found_subsets[0].exact
+    assert {one.head_set for one in found_singles} == set(singles)
+    assert {one.head_set for one in found_subsets} == set(subsets)
+    intact = table.row(INTACT)
+    for one in found_singles + found_subsets:
+        now = table.row(one.head_set)
+        fixes, harms = int((now & ~intact).sum()), int((intact & ~now).sum())
+        if one.exact:
+            assert (one.fixes, one.harms, one.n_correct) == (fixes, harms, int(now.sum()))
+        else:
+            assert one.fixes >= fixes and one.harms <= harms and one.n_correct >= int(now.sum())
+    everything = (len(heads) + search.n_subsets(p, k) - p) * table.n_examples
+    without_intact = [case for case in table.asked if case[0] != INTACT]
+    assert len(without_intact) == len(set(without_intact)) == everything - sum(skipped)
 
 
 def test_the_paper_enumerates_175_subsets():
     assert search.n_subsets(10, 3) == 175
     table = Table(1, 5, 2)
-    found = search.run(all_heads(4, 4), 5, 10, 3, table)
-    assert [sum(len(one.head_set) == size for one in found.subsets) for size in (1, 2, 3)] == [10, 45, 120]
+    subsets = search.join(search.screen(all_heads(4, 4), 10, 5, table), 10, 3, 5, table)
+    assert [sum(len(one.head_set) == size for one in subsets) for size in (1, 2, 3)] == [10, 45, 120]
 
 
 def test_single_heads_are_not_evaluated_again_in_stage_two():
     table = Table(2, 4, 2)
-    search.run(all_heads(2, 3), 4, 4, 2, table)
+    search.join(search.screen(all_heads(2, 3), 4, 4, table), 4, 2, 4, table)
     singles = [case for case in table.asked if len(case[0]) == 1]
     assert len(singles) == len(set(singles)) == 6 * 4
 
@@ -95,3 +128,20 @@ def test_the_order(better, worse):
         return search.Tally(HeadSet.parse(name), fixes, harms, n_correct, 100)
 
     assert tally(*better).order < tally(*worse).order
+
+
+def test_heads_that_fix_nothing_are_not_run_on_what_the_intact_model_gets_right():
+    class Rare(Table):
+        """One head in ten fixes everything, the others nothing."""
+
+        def row(self, head_set):
+            if head_set == INTACT:
+                return np.arange(self.n_examples) >= 40
+            return np.ones(self.n_examples, bool) if head_set.heads[0].index == 0 else np.arange(self.n_examples) >= 40
+
+    table = Rare(0, 400, 1)
+    found = search.screen(all_heads(10, 10), 10, 400, table, full=False)
+    assert [one.head_set.heads[0].index for one in found[:10]] == [0] * 10
+    asked = [case for case in table.asked if case[0] != INTACT]
+    assert len(asked) == 10 * 400 + 90 * 32  # the others are dropped after the first chunk of wrong examples
+    assert {one.fixes for one in found[10:]} == {8}  # those of the second chunk, which nobody looked at

@@ -107,7 +107,9 @@ def test_a_second_search_sees_what_the_first_one_made_of_the_same_examples(store
 
 def test_another_protocol_shares_nothing(store, search):
     other = store.create_search(SearchConfig("m", "carry"), {})
-    store.plan(other, Protocol("fingerprint", "bfloat16", "carry", 1, "greedy"), MODEL, Split(examples(0, 4), examples(4, 8), []))
+    store.plan(
+        other, Protocol("fingerprint", "bfloat16", "carry", 1, "greedy"), MODEL, Split(examples(0, 4), examples(4, 8), [])
+    )
     assert store.known(other, Part.DISCOVERY) == {}
 
 

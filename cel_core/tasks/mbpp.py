@@ -73,7 +73,7 @@ class MbppInstruct(Mbpp):
     name = "mbpp-instruct"
     title = "MBPP, instruct"
     stop = "```"
-    answer_prefix = "```python\n"
+    answer_prefix = "\n```python\n"
 
     def program(self, written: str) -> str:
         """The program in what the model wrote: the fenced block, empty where the fence was never closed."""
@@ -88,7 +88,7 @@ class MbppInstruct(Mbpp):
         )
 
     def _shot(self, row: Row) -> str:
-        return f"{self._question(row)}\n{self.answer_prefix}{row.text('code')}\n```\n\n"
+        return f"{self._question(row)}{self.answer_prefix}{row.text('code')}\n```\n\n"
 
 
 def _task_id(row: Row) -> int:

@@ -39,12 +39,12 @@ class Story:
     seed: int = 0
     good: float = 0.10  # chance that a wrong answer is mended by each of the three good heads
     noise: float = 0.05  # of a flip either way by any head
+    full: bool = False  # whether every head is measured on every discovery example
 
     @property
     def config(self) -> SearchConfig:
-        return SearchConfig(
-            self.model, self.task, None, (), self.n_discovery, self.n_held_out, p=self.p, k=self.k, seed=self.seed
-        )
+        sizes = {"n_discovery": self.n_discovery, "n_held_out": self.n_held_out, "p": self.p, "k": self.k}
+        return SearchConfig(self.model, self.task, **sizes, seed=self.seed, full_sweep=self.full)
 
 
 def examples(story: Story) -> list[Example]:
@@ -52,15 +52,10 @@ def examples(story: Story) -> list[Example]:
     rng = np.random.default_rng(story.seed)
     count = story.n_discovery + story.n_held_out
     if story.task == "boolq":
+        passages = [HOSTILE if i % 7 == 3 else f"Town number {i} lies on a river." for i in range(count)]
         return [
-            Example(
-                "boolq",
-                f"{HOSTILE if i % 7 == 3 else f'Town number {i} lies on a river and has a bridge.'}\nQuestion: does town {i} have a bridge?\nAnswer:",
-                (" no", " yes"),
-                int(rng.random() < 0.6),
-                "",
-            )
-            for i in range(count)
+            Example("boolq", f"{text}\nQuestion: has town {i} a bridge?\nAnswer:", (" no", " yes"), int(rng.random() < 0.6), "")
+            for i, text in enumerate(passages)
         ]
     found = []
     for i in range(count):
@@ -154,23 +149,17 @@ class MadeUpSearch:
             yield done
 
     def _correct(self, head_sets: Sequence[HeadSet], numbers: Sequence[int]) -> np.ndarray:
-        known = self.store.known(self.id, Part.DISCOVERY)
-        missing = [head_set for head_set in head_sets if head_set not in known]
-        if missing:
-            self.store.add_outcomes(self.id, Part.DISCOVERY, self.oracle.outcomes(missing, self.split.discovery))
-            known = self.store.known(self.id, Part.DISCOVERY)
-        found = np.zeros((len(head_sets), len(numbers)), bool)
-        for row, head_set in enumerate(head_sets):
-            positions, correct = known[head_set]
-            found[row, positions] = correct
-        return found
+        chosen = [self.split.discovery[number] for number in numbers]
+        frame = self.oracle.outcomes(head_sets, chosen)
+        self.store.add_outcomes(self.id, Part.DISCOVERY, frame)
+        return frame["correct"].to_numpy(bool).reshape(len(head_sets), len(numbers))
 
     def finish(self) -> str:
         """Both stages, the freeze and the held-out comparison."""
         story, n = self.story, self.story.n_discovery
-        singles = algorithm.screen(self.heads, n, self._correct)
+        singles = algorithm.screen(self.heads, story.p, n, self._correct, story.full)
         self.store.save_ranking(self.id, 1, singles)
-        subsets = algorithm.join(singles, story.p, story.k, n, self._correct)
+        subsets = algorithm.join(singles, story.p, story.k, n, self._correct, story.full)
         self.store.save_ranking(self.id, 2, subsets)
         frozen = subsets[0]
         self.store.freeze(self.id, frozen.head_set, frozen.gain)

@@ -1,19 +1,20 @@
 """Many toy runs side by side: how often E happens, what deleting the conflict head does, how small losers stay.
 
-Seeds are consecutive from the configuration's own, and each run is the one that `toy_trajectory.run` makes of its seed.
+Seeds are consecutive from the configuration's own, and each run is the one that `trajectory.run` makes of its seed.
 All statistics leave diverged runs out and say how many there were. Runs count whether or not they have converged, as in
 the theorem's statement at the checkpoint; the converged share says how far they are.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cel_core.errors import ToyError
-from cel_core.toy import (
+from cel_core.toy.config import Array, ToyConfig, require_whole
+from cel_core.toy.model import (
     Effects,
     deletion_effects,
     in_event,
@@ -23,23 +24,24 @@ from cel_core.toy import (
     total,
     winners,
 )
-from cel_core.toy_config import Array, ToyConfig, require_whole
-from cel_core.toy_training import Progress, settled, train
+from cel_core.toy.training import Progress, settled, train
 
 CONVERGED_WITHIN = 1e-3
 """A run counts as converged, in shares, when every feature is this near its optimum."""
 MAX_SEEDS = 1_000_000
 ORDER_FACTORS = (1.0, 1.4, 2.0)
 """Multiples of alpha at which the losers' order is fitted: larger ones, since their runs are shorter."""
+LARGEST_SCALE = 0.5
+"""Beyond it, nothing is small any more that an order could be fitted to."""
 
 
 @dataclass(frozen=True)
 class Spread:
     """Quartiles of one quantity over the runs on E, and what the theorem predicts, in risk units."""
 
-    low: float  # first quartile
+    q1: float
     median: float
-    high: float  # third quartile
+    q3: float
     predicted: float
 
 
@@ -64,6 +66,13 @@ class PopulationSummary:
     loser_order: float | None  # fitted exponent of alpha, predicted 4; None where it was not fitted
     winners_table: tuple[tuple[int, ...], ...]  # n_features, n_heads: runs in which the head won the feature
     beyond: tuple[str, ...]  # what is switched on outside the theorems
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "PopulationSummary":
+        """The inverse of `dataclasses.asdict`, also after a round trip through JSON."""
+        spreads = {name: plain[name] and Spread(**plain[name]) for name in ("task_a_drop", "task_b_rise", "joint_rise")}
+        rows = {"winners_table": tuple(map(tuple, plain["winners_table"])), "beyond": tuple(plain["beyond"])}
+        return cls(**{**plain, **spreads, **rows})
 
 
 @dataclass(frozen=True)
@@ -140,8 +149,8 @@ class Population:
 def _spread(values: Array, predicted: float) -> Spread | None:
     if not len(values):
         return None
-    low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
-    return Spread(float(low), float(median), float(high), predicted)
+    q1, median, q3 = np.quantile(values, [0.25, 0.5, 0.75])
+    return Spread(float(q1), float(median), float(q3), predicted)
 
 
 def populate(config: ToyConfig, n_seeds: int, progress: Progress | None = None) -> Population:
@@ -171,16 +180,27 @@ class ScalePoint(NamedTuple):
     converged_share: float  # 0-1
 
 
-def scaling(config: ToyConfig, alphas: Sequence[float], n_seeds: int) -> Iterator[ScalePoint]:
+def scaling(config: ToyConfig, alphas: Sequence[float], n_seeds: int, progress: Progress | None = None) -> Iterator[ScalePoint]:
     """Populations at several initialisation scales, all else alike; one point after another, to show and to stop.
 
     Only runs with every feature near its optimum count, since a feature still in its race has no losers yet.
 
+    Args:
+        config: the model and its step rule.
+        alphas: the scales.
+        n_seeds: runs at each scale.
+        progress: told the share of all scales done; it may raise to stop the work.
+
     Raises:
         ToyError: an alpha is out of range, or its checkpoint out of reach.
     """
-    for each in [replace(config, alpha=alpha) for alpha in alphas]:
-        runs = populate(each, n_seeds)
+    for number, each in enumerate([replace(config, alpha=alpha) for alpha in alphas]):
+
+        def report(share: float, number: int = number) -> None:
+            if progress is not None:
+                progress((number + share) / len(alphas))
+
+        runs = populate(each, n_seeds, report)
         rows, on_event = runs.converged(), runs.converged() & runs.event
         predicted = predicted_effects(each)
         yield ScalePoint(
@@ -210,16 +230,21 @@ def order_of(points: Sequence[ScalePoint]) -> float:
     return float(np.polyfit(alpha, loser, 1)[0])
 
 
-def loser_order(config: ToyConfig, n_seeds: int = 400, alphas: Sequence[float] = ()) -> float:
+def loser_order(config: ToyConfig, n_seeds: int = 400, alphas: Sequence[float] = (), progress: Progress | None = None) -> float:
     """Fit the order of the losing heads in alpha, on runs trained until they converge.
 
     Args:
         config: the model; its alpha is the smallest scale where `alphas` is not given.
         n_seeds: runs at each scale.
-        alphas: the scales; empty for ORDER_FACTORS times the configuration's, as far as they stay below 0.5.
+        alphas: the scales; empty for ORDER_FACTORS times the configuration's, as far as they stay below LARGEST_SCALE.
+        progress: told the share done; it may raise to stop the work.
 
     Raises:
         ToyError: no slope can be fitted, or the model never settles.
     """
-    scales = alphas or [config.alpha * factor for factor in ORDER_FACTORS if config.alpha * factor < 0.5]
-    return order_of(list(scaling(replace(config, steps="converged"), scales, n_seeds)))
+    scales = alphas or [config.alpha * factor for factor in ORDER_FACTORS if config.alpha * factor < LARGEST_SCALE]
+    if len(scales) < 2:
+        raise ToyError(f"alpha {config.alpha:g} is too large to fit an order in alpha: choose less, such as 0.1")
+    if config.heads == 1:
+        raise ToyError("heads 1 leaves no losing head to measure: take two and more")
+    return order_of(list(scaling(replace(config, steps="converged"), scales, n_seeds, progress)))

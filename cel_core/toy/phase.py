@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cel_core.errors import ToyError
-from cel_core.toy import delete_head, risks, total
-from cel_core.toy_config import Array, ToyConfig, require_whole
-from cel_core.toy_population import MAX_SEEDS, Population, populate
+from cel_core.toy.config import Array, ToyConfig, require_whole
+from cel_core.toy.model import delete_head, risks, total
+from cel_core.toy.population import MAX_SEEDS, Population, populate
 
 BENEFICIAL_SHARE = 0.1
 

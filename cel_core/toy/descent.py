@@ -1,6 +1,6 @@
 """Fixed-step descent of the closed form over many seeds at once: exact, in place, in float64.
 
-One step, for every seed, head and feature (see `toy.gradient`), with g = eta * curvature * (optimum - w):
+One step, for every seed, head and feature (see `model.gradient`), with g = eta * curvature * (optimum - w):
 
     q += g o v (1 - tanh^2) k      o += g tanh v
     k += g o v (1 - tanh^2) q      v += g tanh o
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from cel_core.toy import KEY, OUTPUT, QUERY, VALUE, initial_parameters
-from cel_core.toy_config import Array, ToyConfig
+from cel_core.toy.config import Array, ToyConfig
+from cel_core.toy.model import KEY, OUTPUT, QUERY, VALUE, initial_parameters
 
 
 class DiagonalDescent:

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from cel_core.toy import coefficients, initial_parameters, risks, total
-from cel_core.toy_attention import Attention, head_outputs, joint_risk, predict, task_risks
-from cel_core.toy_config import Beyond, ToyConfig
-from cel_core.toy_descent import DiagonalDescent
-from cel_core.toy_population import populate
-from cel_core.toy_projections import FullProjections, projections
-from cel_core.toy_trajectory import run
-from cel_core.toy_variants import Batches, Moments, VariedDescent
+from cel_core.toy.attention import Attention, head_outputs, joint_risk, predict, task_risks
+from cel_core.toy.config import Beyond, ToyConfig
+from cel_core.toy.descent import DiagonalDescent
+from cel_core.toy.model import coefficients, initial_parameters, risks, total
+from cel_core.toy.population import populate
+from cel_core.toy.projections import FullProjections, projections
+from cel_core.toy.trajectory import run
+from cel_core.toy.variants import Batches, Moments, VariedDescent
 
 READINGS = [
     Beyond(),

@@ -4,44 +4,16 @@
    seen under the same fixed mask as in the theorems, and the prediction sums the output's coordinates.
 2. On signs the model stays linear, with c_hj = (1 . O V E_j) tanh((Q E_j) . (K E_j)) for each head's matrices. With
    diagonal matrices and fixed encoding this is c_hj = o_hj v_hj tanh(q_hj k_hj).
-3. Gradients are written by hand; `toy_attention` differentiates the softmax model by autograd, and the tests compare.
+3. Gradients are written by hand; `attention` differentiates the softmax model by autograd, and the tests compare.
 
 Not covered: tokens that see other features' memory, which would make the prediction nonlinear in the signs.
 """
 
-from typing import Protocol
-
 import numpy as np
 from numpy.typing import NDArray
 
-from cel_core.toy import summed
-from cel_core.toy_config import Array, ToyConfig
-
-
-class Projections(Protocol):
-    """The scalars of a block of runs (n_seeds is the last axis), and how the aggregate's gradient reaches each."""
-
-    matrices: Array  # 4, n_heads, ..., n_seeds
-    encoding: Array  # n_features, n_features, n_seeds; column j is E_j
-
-    def coefficients(self) -> Array:
-        """c_hj, shape (n_heads, n_features, n_seeds)."""
-        ...
-
-    def gradient(self, by_aggregate: Array) -> tuple[Array, Array | None]:
-        """Derivatives of J by matrices and learnt encoding, from dJ/dw of shape (n_features, n_seeds)."""
-        ...
-
-    def keep(self, rows: NDArray[np.bool_]) -> None:
-        """Go on with some of the runs only."""
-        ...
-
-
-def projections(config: ToyConfig, start: Array) -> Projections:
-    """The projections that the configuration asks for, at the scalars of `toy.initial_parameters`."""
-    if config.beyond.dense or config.beyond.learnt_encoding:
-        return FullProjections(config, start)
-    return DiagonalProjections(start)
+from cel_core.toy.config import Array, ToyConfig
+from cel_core.toy.model import summed
 
 
 class DiagonalProjections:
@@ -134,3 +106,14 @@ class FullProjections:
         """Go on with some of the runs only."""
         self.matrices = np.ascontiguousarray(self.matrices[..., rows])
         self.encoding = np.ascontiguousarray(self.encoding[..., rows])
+
+
+Projections = DiagonalProjections | FullProjections
+"""The scalars of a block of runs (n_seeds is the last axis), and how the aggregate's gradient reaches each."""
+
+
+def projections(config: ToyConfig, start: Array) -> Projections:
+    """The projections that the configuration asks for, at the scalars of `model.initial_parameters`."""
+    if config.beyond.dense or config.beyond.learnt_encoding:
+        return FullProjections(config, start)
+    return DiagonalProjections(start)

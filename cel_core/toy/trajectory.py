@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cel_core.errors import ToyError
-from cel_core.toy import Risks, delete_head, risks, total, winners
-from cel_core.toy_config import Array, ToyConfig
-from cel_core.toy_flow import flow
-from cel_core.toy_training import CHECK_EVERY, bound, settled, start
+from cel_core.toy.config import Array, ToyConfig
+from cel_core.toy.flow import flow
+from cel_core.toy.model import Risks, delete_head, risks, total, winners
+from cel_core.toy.training import CHECK_EVERY, bound, settled, start
 
 Method = Literal["descent", "flow"]
 

@@ -9,15 +9,15 @@
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cel_core.toy import total
-from cel_core.toy_config import SETTLED_WITHIN, Array, ToyConfig
-from cel_core.toy_descent import DiagonalDescent
-from cel_core.toy_variants import VariedDescent
+from cel_core.toy.config import SETTLED_WITHIN, Array, ToyConfig
+from cel_core.toy.descent import DiagonalDescent
+from cel_core.toy.model import total
+from cel_core.toy.variants import VariedDescent
 
 CHECK_EVERY = 64
 BLOCK_SEEDS = 1000
@@ -26,30 +26,8 @@ DIVERGED_ABOVE = 1000.0
 
 Progress = Callable[[float], None]
 """Called with the share done, 0 to 1; it may raise to stop the work."""
-
-
-class Dynamics(Protocol):
-    """The state of a block of runs under some update rule."""
-
-    def advance(self, n_steps: int) -> None:
-        """Take steps, in place."""
-        ...
-
-    def unmoving(self) -> NDArray[np.bool_]:
-        """Runs that no later step can change, shape (n_seeds,)."""
-        ...
-
-    def coefficients(self) -> Array:
-        """c_hj, a copy of shape (n_seeds, n_heads, n_features)."""
-        ...
-
-    def largest(self) -> Array:
-        """Size of the largest scalar of every run, shape (n_seeds,)."""
-        ...
-
-    def keep(self, rows: NDArray[np.bool_]) -> None:
-        """Go on with some of the runs only."""
-        ...
+Dynamics = DiagonalDescent | VariedDescent
+"""The state of a block of runs under some update rule; both have the same methods."""
 
 
 class Trained(NamedTuple):

@@ -7,19 +7,19 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from cel_core import toy_phase
 from cel_core.errors import ToyError
-from cel_core.toy import delete_head, risks
-from cel_core.toy_config import Beyond, ToyConfig
-from cel_core.toy_phase import PHASE_SETTINGS, Axis, best_deletion, phase_map, with_settings
-from cel_core.toy_population import populate
+from cel_core.toy import phase
+from cel_core.toy.config import Beyond, ToyConfig
+from cel_core.toy.model import delete_head, risks
+from cel_core.toy.phase import PHASE_SETTINGS, Axis, best_deletion, phase_map, with_settings
+from cel_core.toy.population import populate
 
 CONFIG = ToyConfig(alpha=0.3, steps="converged")
 
 
 def test_cells_come_row_by_row_and_no_further_than_asked(monkeypatch: pytest.MonkeyPatch):
     trained: list[ToyConfig] = []
-    monkeypatch.setattr(toy_phase, "populate", lambda config, n: trained.append(config) or populate(config, n))
+    monkeypatch.setattr(phase, "populate", lambda config, n: trained.append(config) or populate(config, n))
     cells = phase_map(CONFIG, Axis("alpha", (0.3, 0.4)), Axis("heads", (2, 3, 4)), 10)
     assert isinstance(cells, Iterator) and trained == []
     three = list(islice(cells, 3))

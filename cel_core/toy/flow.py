@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
 from cel_core.errors import ToyError
-from cel_core.toy import coefficients, gradient, initial_parameters, total
-from cel_core.toy_config import SETTLED_WITHIN, Array, ToyConfig
+from cel_core.toy.config import SETTLED_WITHIN, Array, ToyConfig
+from cel_core.toy.model import coefficients, gradient, initial_parameters, total
 
 RELATIVE_TOLERANCE = 1e-9
 ABSOLUTE_TOLERANCE = 1e-12

@@ -7,12 +7,12 @@ import pytest
 from scipy.optimize import brentq
 from scipy.special import shichi
 
-from cel_core import toy_theorems
 from cel_core.errors import ToyError
-from cel_core.toy import Risks
-from cel_core.toy_config import Beyond, ToyConfig
-from cel_core.toy_population import Population, populate
-from cel_core.toy_theorems import (
+from cel_core.toy import theorems
+from cel_core.toy.config import Beyond, ToyConfig
+from cel_core.toy.model import Risks
+from cel_core.toy.population import Population, populate
+from cel_core.toy.theorems import (
     Check,
     all_checks,
     check_convergence,
@@ -52,9 +52,9 @@ def test_risks_and_optimum_by_monte_carlo(config: ToyConfig):
 
 
 def test_a_wrong_risk_formula_fails_its_check(monkeypatch: pytest.MonkeyPatch):
-    true_risks = toy_theorems.risks
+    true_risks = theorems.risks
     monkeypatch.setattr(
-        toy_theorems, "risks", lambda w, config: Risks(true_risks(w, config).tasks * 1.05, true_risks(w, config).joint)
+        theorems, "risks", lambda w, config: Risks(true_risks(w, config).tasks * 1.05, true_risks(w, config).joint)
     )
     assert not check_risks(CONFIG).holds
 

@@ -15,9 +15,11 @@ its own feature i + 1, and the tasks want 0 to a from U in equal steps, so that 
 weights.
 """
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -29,8 +31,12 @@ Array = NDArray[np.float64]
 StopRule = Literal["checkpoint", "converged"]
 Optimizer = Literal["descent", "adam"]
 
+VERSION = 1
+"""Raised whenever equal settings give other numbers, so that stored runs of older versions are not taken for theirs."""
 MAX_STEPS = 20_000_000
 """Longest run accepted: some minutes for one seed."""
+MIN_ALPHA = 1e-6
+"""Smaller starts stay where they are: their checkpoint is a million times MAX_STEPS away."""
 MAX_HEADS = 64
 MAX_TASKS = 8
 MAX_SEED = 2**63 - 1
@@ -40,8 +46,11 @@ SETTLED_WITHIN = 1e-6
 
 def require_number(
     name: str, value: object, low: float, high: float, hint: str, *, open_low: bool = True, open_high: bool = False
-) -> None:
+) -> float:
     """Hold a finite number to its interval (the lower end excluded, the upper included, unless said otherwise).
+
+    Returns:
+        The number as a plain float, so that equal settings are written alike.
 
     Raises:
         ToyError: it is no number, NaN, or outside.
@@ -52,10 +61,14 @@ def require_number(
         raise ToyError(f"{name} {value:g} is not {'above' if open_low else 'at least'} {low:g}: {hint}")
     if value > high or (open_high and value == high):
         raise ToyError(f"{name} {value:g} is not {'below' if open_high else 'at most'} {high:g}: {hint}")
+    return float(value) + 0.0  # -0.0 becomes 0.0
 
 
-def require_whole(name: str, value: object, low: int, high: int, hint: str) -> None:
+def require_whole(name: str, value: object, low: int, high: int, hint: str) -> int:
     """Hold a whole number to its range, ends included.
+
+    Returns:
+        The number as a plain int.
 
     Raises:
         ToyError: it is no whole number, or outside.
@@ -64,6 +77,13 @@ def require_whole(name: str, value: object, low: int, high: int, hint: str) -> N
         raise ToyError(f"{name} {value!r} is not a whole number: {hint}")
     if not low <= value <= high:
         raise ToyError(f"{name} {value} is not between {low:,} and {high:,}: {hint}")
+    return int(value)
+
+
+def _set(config: object, **values: object) -> None:
+    """Set fields of a frozen dataclass while it is being made."""
+    for name, value in values.items():
+        object.__setattr__(config, name, value)
 
 
 class Tasks(NamedTuple):
@@ -106,16 +126,18 @@ class Beyond:
                 raise ToyError(f"{name} {getattr(self, name)!r} is not a switch: give true or false")
         if self.optimizer not in get_args(Optimizer):
             raise ToyError(f"optimizer {self.optimizer!r} is unknown: choose descent or adam")
-        require_whole("batch_size", self.batch_size, 0, 1_000_000, "0 means the whole population")
-        require_number("label_noise", self.label_noise, 0, 100, "0 means none", open_low=False)
-        require_number("weight_decay", self.weight_decay, 0, 10, "0 means none", open_low=False)
-        require_number("init_scale", self.init_scale, 0, 100, "1 is the theorems' start")
-        require_whole("n_tasks", self.n_tasks, 2, MAX_TASKS, "the theorems have 2")
-        object.__setattr__(self, "task_weights", tuple(self.task_weights))
+        hint = "1 for every task is the theorems' case"
+        _set(
+            self,
+            batch_size=require_whole("batch_size", self.batch_size, 0, 1_000_000, "0 means the whole population"),
+            label_noise=require_number("label_noise", self.label_noise, 0, 100, "0 means none", open_low=False),
+            weight_decay=require_number("weight_decay", self.weight_decay, 0, 10, "0 means none", open_low=False),
+            init_scale=require_number("init_scale", self.init_scale, 0, 100, "1 is the theorems' start"),
+            n_tasks=require_whole("n_tasks", self.n_tasks, 2, MAX_TASKS, "the theorems have 2"),
+            task_weights=tuple(require_number("task weight", weight, 0, 1000, hint) for weight in self.task_weights),
+        )
         if self.task_weights and len(self.task_weights) != self.n_tasks:
             raise ToyError(f"{len(self.task_weights)} task weights do not fit {self.n_tasks} tasks: give one per task")
-        for weight in self.task_weights:
-            require_number("task weight", weight, 0, 1000, "1 for every task is the theorems' case")
         if self.label_noise and not self.batch_size:
             raise ToyError(
                 f"label_noise {self.label_noise:g} averages out over the whole population: set batch_size, such as 32"
@@ -177,16 +199,20 @@ class ToyConfig:
     beyond: Beyond = Beyond()
 
     def __post_init__(self) -> None:
-        for name in ("a", "b", "c"):
-            require_number(name, getattr(self, name), 0, 1000, "the paper's check uses a=2, b=c=1")
-        require_number("alpha", self.alpha, 0, 1, "the theorems need a small start, such as 0.1", open_high=True)
-        require_number("eta", self.eta, 0, 1000, "a usual step is 0.05")
-        require_whole("heads", self.heads, 1, MAX_HEADS, "the paper has 3")
-        require_whole("seed", self.seed, 0, MAX_SEED, "the usual first seed is 0")
+        small = "the theorems need a small start, such as 0.1"
+        _set(
+            self,
+            **{name: require_number(name, getattr(self, name), 0, 1000, "the paper's check uses a=2, b=c=1") for name in "abc"},
+            alpha=require_number("alpha", self.alpha, 0, 1, small, open_high=True),
+            eta=require_number("eta", self.eta, 0, 1000, "a usual step is 0.05"),
+            heads=require_whole("heads", self.heads, 1, MAX_HEADS, "the paper has 3"),
+            seed=require_whole("seed", self.seed, 0, MAX_SEED, "the usual first seed is 0"),
+        )
         if isinstance(self.steps, str):
             self._require_reachable_checkpoint()
         else:
-            require_whole("steps", self.steps, 1, MAX_STEPS, "or write checkpoint or converged")
+            _set(self, steps=require_whole("steps", self.steps, 1, MAX_STEPS, "or write checkpoint or converged"))
+        require_number("alpha", self.alpha, MIN_ALPHA, 1, f"{small}, and less does not move", open_low=False)
         if not self._limit_unknown and self.eta > self.step_limit:
             raise ToyError(
                 f"eta {self.eta:g} oscillates or diverges: above {self.step_limit:.4g} no winning head is stable at "
@@ -196,11 +222,10 @@ class ToyConfig:
     def _require_reachable_checkpoint(self) -> None:
         if self.steps not in get_args(StopRule):
             raise ToyError(f"steps {self.steps!r} is not a rule: give a number, checkpoint or converged")
-        exact = -math.log(self.alpha) / max(self.eta * self.alpha**2, 1e-300)
-        if exact > MAX_STEPS:
+        if self.checkpoint > MAX_STEPS:
             raise ToyError(
-                f"alpha {self.alpha:g} with eta {self.eta:g} needs {exact:.3g} steps to its checkpoint, more than "
-                f"{MAX_STEPS:,}: raise alpha or eta, or give a number of steps"
+                f"alpha {self.alpha:g} with eta {self.eta:g} needs {float(self.checkpoint):.3g} steps to its checkpoint, "
+                f"more than {MAX_STEPS:,}: raise alpha or eta, or give a number of steps"
             )
         if self.steps == "converged" and self.beyond.never_settles:
             raise ToyError(
@@ -250,7 +275,7 @@ class ToyConfig:
     @property
     def checkpoint(self) -> int:
         """N_alpha, in steps."""
-        return math.ceil(-math.log(self.alpha) / (self.eta * self.alpha**2))
+        return math.ceil(-math.log(self.alpha) / max(self.eta * self.alpha**2, 1e-300))  # out of reach, not by 0
 
     @property
     def last_step(self) -> int:
@@ -278,6 +303,11 @@ class ToyConfig:
         tanh, c = np.tanh(s), self.optimum
         slope_squared = 2 * c * tanh + 2 * c**2 * s * (1 - tanh**2) ** 2 / tanh**2
         return float(2 / (self.curvature * slope_squared.min(axis=0)).max())
+
+    def key(self, *also: str | int) -> str:
+        """A hash of every setting, of what else is given and of VERSION: equal exactly for equal questions."""
+        content = json.dumps([VERSION, *also, asdict(self)], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:32]
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "ToyConfig":

@@ -7,8 +7,8 @@ arXiv 2610.21294, section 4 and appendix B.0.1):
 1. `coefficients`: head h gives feature j the coefficient c_hj = o_hj v_hj tanh(q_hj k_hj).
 2. The prediction is w . x with the aggregate w_j = sum_h c_hj: linear in the signs, not in the scalars.
 3. `risks`: R_A = w_0^2 + (w_1 - b)^2, R_B = (w_0 - a)^2 + (w_2 - c)^2, J = (R_A + R_B) / 4.
-4. `gradient`: by hand, from the four partial derivatives of c_hj. `toy_attention` holds the softmax model that it is
-   tested against by autograd; `toy_training` does the descent.
+4. `gradient`: by hand, from the four partial derivatives of c_hj. `attention` holds the softmax model that it is
+   tested against by autograd; `training` does the descent.
 5. `winners`: each feature ends in one head. `in_event`: the conflict feature's winner wins no task-specific feature.
 6. `delete_head`: taking a head away subtracts its coefficients from w, and changes nothing else.
 
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cel_core.errors import ToyError
-from cel_core.toy_config import MAX_SEED, Array, ToyConfig
+from cel_core.toy.config import MAX_SEED, Array, ToyConfig
 
 QUERY, KEY, VALUE, OUTPUT = range(4)
 """Order of the four scalars of a head and feature."""

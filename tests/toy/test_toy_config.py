@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from cel_core.errors import ToyError
-from cel_core.toy import total
-from cel_core.toy_config import Beyond, ToyConfig
-from cel_core.toy_training import settled, train
+from cel_core.toy.config import Beyond, ToyConfig
+from cel_core.toy.model import total
+from cel_core.toy.training import settled, train
 
 
 def test_defaults_are_the_proven_model():

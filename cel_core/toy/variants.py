@@ -2,7 +2,7 @@
 
 None of this is covered by a proof; the labels in `Beyond` say so wherever a result is shown.
 
-1. *Dense projections, learnt encoding*: see `toy_projections`.
+1. *Dense projections, learnt encoding*: see `projections`.
 2. *Sampled batches.* Each step draws `batch_size` examples of each task. The gradient needs only the sample mean of the
    product of the task's two signs, which is a binomial, and the noise's projections on them, which are normal: both are
    drawn from their exact distribution instead of example by example.
@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cel_core.toy import initial_parameters, summed
-from cel_core.toy_config import Array, ToyConfig
-from cel_core.toy_projections import projections
+from cel_core.toy.config import Array, ToyConfig
+from cel_core.toy.model import initial_parameters, summed
+from cel_core.toy.projections import projections
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 DRAW_STEPS = 256
@@ -89,7 +89,7 @@ class Adam:
 
 
 class VariedDescent:
-    """The state of a block of runs outside the theorems; the same interface as `toy_descent.DiagonalDescent`."""
+    """The state of a block of runs outside the theorems; the same interface as `descent.DiagonalDescent`."""
 
     def __init__(self, config: ToyConfig, seeds: Sequence[int]) -> None:
         self._config = config

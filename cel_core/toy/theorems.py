@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import chdtri
 
 from cel_core.errors import ToyError
-from cel_core.toy import (
+from cel_core.toy.config import Array, ToyConfig
+from cel_core.toy.model import (
     delete_head,
     predicted_effects,
     predicted_event_probability,
@@ -28,9 +29,8 @@ from cel_core.toy import (
     total,
     winners,
 )
-from cel_core.toy_config import Array, ToyConfig
-from cel_core.toy_population import CONVERGED_WITHIN, Population, loser_order, populate
-from cel_core.toy_training import start
+from cel_core.toy.population import CONVERGED_WITHIN, Population, loser_order, populate
+from cel_core.toy.training import start
 
 CHI_SQUARED_LEVEL = 1e-3
 """Chance, over all tests of one check together, that a true statement fails."""
@@ -212,7 +212,7 @@ def check_independent(population: Population) -> Check:
 
 
 def _chi_squared(name: str, statement: str, statistic: float, degrees: int, n_tests: int) -> Check:
-    critical = float(chi2.isf(CHI_SQUARED_LEVEL / n_tests, degrees)) if degrees else 0.0
+    critical = float(chdtri(degrees, CHI_SQUARED_LEVEL / n_tests)) if degrees else 0.0
     reason = f"chi-squared with {degrees} degrees of freedom, level {CHI_SQUARED_LEVEL:g} over {n_tests} tests together"
     return Check(name, statement, statistic, float(degrees), critical - degrees, reason, at_most=True)
 

@@ -8,7 +8,7 @@
 3. The prediction sums all outputs, over heads, tokens and coordinates. Deleting a head leaves its output out.
 4. The risks average the squared errors over all equally likely signs, enumerated: no formula of section 4 is used.
 
-For tests and for the curious; the closed form in `toy` is what everything else runs on.
+For tests and for the curious; the closed form in `model` is what everything else runs on.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cel_core.toy_config import Array, ToyConfig
+from cel_core.toy.config import Array, ToyConfig
 
 
 class Attention(NamedTuple):
@@ -28,7 +28,7 @@ class Attention(NamedTuple):
 
     @classmethod
     def of(cls, parameters: Array, encoding: Array | None = None) -> "Attention":
-        """From scalars as `toy.initial_parameters` lays them out, for one seed.
+        """From scalars as `model.initial_parameters` lays them out, for one seed.
 
         Args:
             parameters: (4, n_heads, n_features) diagonals, or (4, n_heads, n_features, n_features) matrices.

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cel_core import toy_trajectory
 from cel_core.errors import ToyError
-from cel_core.toy import delete_head, risks
-from cel_core.toy_config import Beyond, ToyConfig
-from cel_core.toy_descent import DiagonalDescent
-from cel_core.toy_population import populate
-from cel_core.toy_trajectory import MAX_POINTS, run, thin
+from cel_core.toy import trajectory
+from cel_core.toy.config import Beyond, ToyConfig
+from cel_core.toy.descent import DiagonalDescent
+from cel_core.toy.model import delete_head, risks
+from cel_core.toy.population import populate
+from cel_core.toy.trajectory import MAX_POINTS, run, thin
 
 CONFIG = ToyConfig(alpha=0.2, steps="converged", seed=5)
 
@@ -44,7 +44,7 @@ def test_transitions_are_resolved_however_short_they_are(seed: int):
 
 
 def test_a_run_that_never_stops_moving_fits_the_plot_too(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(toy_trajectory, "BUFFER_POINTS", 600)
+    monkeypatch.setattr(trajectory, "BUFFER_POINTS", 600)
     noisy = ToyConfig(alpha=0.3, steps=3000, beyond=Beyond(batch_size=1))
     shown = run(noisy)
     assert 100 < len(shown.steps) <= MAX_POINTS

@@ -7,14 +7,14 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from cel_core import toy_training
 from cel_core.errors import ToyError
-from cel_core.toy import total
-from cel_core.toy_config import Beyond, ToyConfig
-from cel_core.toy_descent import DiagonalDescent
-from cel_core.toy_population import Population, PopulationSummary, loser_order, order_of, populate, scaling
-from cel_core.toy_training import Trained, train
-from cel_core.toy_trajectory import run
+from cel_core.toy import training
+from cel_core.toy.config import Beyond, ToyConfig
+from cel_core.toy.descent import DiagonalDescent
+from cel_core.toy.model import total
+from cel_core.toy.population import Population, PopulationSummary, loser_order, order_of, populate, scaling
+from cel_core.toy.training import Trained, train
+from cel_core.toy.trajectory import run
 
 SHORT = ToyConfig(alpha=0.3, steps=600)
 EXPLODING = ToyConfig(steps=500, beyond=Beyond(init_scale=60))
@@ -48,7 +48,7 @@ def test_independent_figures_at_alpha_a_twentieth():
 
 def test_a_run_is_bit_for_bit_the_same_alone_in_a_crowd_and_in_blocks(monkeypatch: pytest.MonkeyPatch):
     crowd = populate(SHORT, 50)
-    monkeypatch.setattr(toy_training, "BLOCK_SEEDS", 7)
+    monkeypatch.setattr(training, "BLOCK_SEEDS", 7)
     np.testing.assert_array_equal(populate(SHORT, 50).coefficients, crowd.coefficients)
     for seed in (0, 6, 7, 49):
         alone = populate(replace(SHORT, seed=seed), 1)
@@ -74,7 +74,7 @@ def test_a_converged_run_stops_at_its_own_step_from_the_checkpoint_on():
     assert runs.steps.min() >= config.checkpoint
     assert len(set(runs.steps.tolist())) > 5
     late = int(runs.steps.argmax())
-    sooner = populate(replace(config, seed=late, steps=int(runs.steps[late]) - toy_training.CHECK_EVERY), 1)
+    sooner = populate(replace(config, seed=late, steps=int(runs.steps[late]) - training.CHECK_EVERY), 1)
     assert not sooner.converged(1e-6).any(), "it must not have settled one look earlier"
     single = run(replace(config, seed=late))
     assert single.steps[-1] == runs.steps[late]
@@ -131,11 +131,11 @@ def test_summary_counts_by_hand():
     summary = runs.summary()
     assert (summary.n_event, summary.pr_event, summary.pr_event_se, summary.converged_share) == (2, 0.5, 0.25, 0.75)
     assert summary.winners_table == ((4, 0), (2, 2), (2, 2))
-    assert summary.task_b_rise is not None and summary.task_b_rise.low == summary.task_b_rise.high == 3
+    assert summary.task_b_rise is not None and summary.task_b_rise.q1 == summary.task_b_rise.q3 == 3
 
 
 def test_progress_rises_to_one_and_may_stop_the_work(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(toy_training, "BLOCK_SEEDS", 8)
+    monkeypatch.setattr(training, "BLOCK_SEEDS", 8)
     told: list[float] = []
     populate(SHORT, 20, told.append)
     assert told == sorted(told) and told[-1] == 1.0 and len(told) > 20
@@ -168,7 +168,7 @@ def test_scaling_comes_point_by_point_and_needs_two_for_a_slope():
 
 
 def test_one_head_has_no_losers_to_fit():
-    with pytest.raises(ToyError, match="0 scales"):
+    with pytest.raises(ToyError, match="heads 1 leaves no losing head"):
         loser_order(replace(SHORT, heads=1), 10)
 
 

@@ -1,0 +1,181 @@
+// The dashboard's share of the browser: filters, sorting, links of rows, ages, tips and the theme. One listener an event, on the
+// document, so that nothing is bound to elements that Gradio replaces. Nothing here is trusted by the server.
+(() => {
+  if (window.cel) return;
+  const minus = /\u2212/g;
+  const sorted = new Map(); // table name -> {column, down}
+  const groups = new Map(); // table name -> chosen group
+
+  // --- theme: the system's unless chosen here
+  const system = window.matchMedia("(prefers-color-scheme: dark)");
+  const asked = new URLSearchParams(location.search).get("__theme");
+  const dark = () => {
+    const kept = asked || localStorage.getItem("cel-theme");
+    return kept ? kept === "dark" : system.matches;
+  };
+  const paint = () => {
+    if (document.body.classList.contains("dark") !== dark()) document.body.classList.toggle("dark", dark());
+    document.documentElement.style.colorScheme = dark() ? "dark" : "light";
+    document.querySelectorAll("[data-theme-switch]").forEach((b) => {
+      const text = dark() ? "Light" : "Dark";
+      if (b.textContent !== text) b.textContent = text;
+    });
+  };
+  new MutationObserver(paint).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+  system.addEventListener("change", paint);
+
+  // --- tables
+  const tables = (name, within = document) => [...within.querySelectorAll("table[data-table]")].filter((t) => t.dataset.table === name);
+  const value = (cell) => {
+    const marked = cell.querySelector("[data-sort]");
+    const text = (marked ? marked.dataset.sort : cell.textContent).trim();
+    const number = parseFloat(text.replace(/^[≤≥]\s*/, "").replace(minus, "-").replace(/,(?=\d{3})/g, ""));
+    return Number.isNaN(number) || /^[A-Za-z]/.test(text) ? text.toLowerCase() : number;
+  };
+  const sort = (table) => {
+    const order = sorted.get(table.dataset.table);
+    if (!order) return;
+    const rows = [...table.tBodies[0].rows];
+    const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b)));
+    rows.sort((a, b) => {
+      const [x, y] = [value(a.cells[order.column]), value(b.cells[order.column])];
+      if (x === "" || y === "") return (x === "") - (y === "");
+      return order.down ? compare(y, x) : compare(x, y);
+    });
+    table.tBodies[0].append(...rows);
+    [...table.tHead.rows[0].cells].forEach((cell, i) => {
+      if (i === order.column) cell.setAttribute("aria-sort", order.down ? "descending" : "ascending");
+      else cell.removeAttribute("aria-sort");
+    });
+  };
+  const filter = (table) => {
+    const name = table.dataset.table;
+    const box = [...document.querySelectorAll("input[data-filter]")].find((i) => i.dataset.filter === name);
+    const words = (box ? box.value : "").toLowerCase().split(/\s+/).filter(Boolean);
+    const group = groups.get(name) || "";
+    let shown = 0;
+    for (const row of table.tBodies[0].rows) {
+      const text = row.textContent.toLowerCase();
+      const fits = (!group || row.dataset.group === group) && words.every((w) => text.includes(w));
+      row.hidden = !fits;
+      shown += fits;
+    }
+    const empty = table.parentElement.querySelector(".empty");
+    if (empty) empty.hidden = shown > 0;
+    document.querySelectorAll("button[data-group-of]").forEach((b) => {
+      if (b.dataset.groupOf === name) b.setAttribute("aria-pressed", String(b.dataset.group === group));
+    });
+  };
+
+  // --- addresses
+  const run = () => new URLSearchParams(location.search).get("run");
+  const follow = (within) => {
+    within.querySelectorAll("a[data-keep-run]").forEach((a) => {
+      const path = a.getAttribute("href").split("?")[0];
+      a.setAttribute("href", run() ? `${path}?run=${encodeURIComponent(run())}` : path);
+    });
+  };
+  const address = (changes) => {
+    const url = new URL(location.href);
+    for (const [key, text] of Object.entries(changes)) {
+      if (text) url.searchParams.set(key, text);
+      else url.searchParams.delete(key);
+    }
+    if (url.href !== location.href) history.replaceState(history.state, "", url.href.replace(/%2C/g, ","));
+    follow(document);
+  };
+
+  const age = (t) => {
+    const s = (Date.now() - Date.parse(t.dateTime)) / 1000;
+    const [unit, length] = [["d", 86400], ["h", 3600], ["min", 60]].find(([, l]) => s >= l) || ["", 0];
+    const text = length ? `${Math.round(s / length)} ${unit}` : "now";
+    if (t.textContent !== text) t.textContent = text;
+  };
+  const restore = (within = document) => {
+    within.querySelectorAll("table[data-table]").forEach((t) => { sort(t); filter(t); });
+    within.querySelectorAll("time[data-age]").forEach(age);
+    const state = within.querySelector("[data-address]");
+    if (state) address(JSON.parse(state.dataset.address));
+    follow(within);
+    paint();
+  };
+  setInterval(() => document.querySelectorAll("time[data-age]").forEach(age), 20000);
+
+  // --- one listener an event
+  document.addEventListener("input", (e) => {
+    const name = e.target.dataset && e.target.dataset.filter;
+    if (name) tables(name).forEach(filter);
+  });
+  document.addEventListener("click", (e) => {
+    if (!(e.target instanceof Element)) return;
+    const head = e.target.closest("table[data-table] th button");
+    if (head) {
+      const cell = head.closest("th");
+      const table = cell.closest("table");
+      const before = sorted.get(table.dataset.table);
+      const down = before && before.column === cell.cellIndex ? !before.down : cell.classList.contains("n");
+      sorted.set(table.dataset.table, { column: cell.cellIndex, down });
+      sort(table);
+      return;
+    }
+    const group = e.target.closest("button[data-group-of]");
+    if (group) {
+      groups.set(group.dataset.groupOf, group.dataset.group);
+      tables(group.dataset.groupOf).forEach(filter);
+      return;
+    }
+    if (e.target.closest("[data-theme-switch]")) {
+      localStorage.setItem("cel-theme", dark() ? "light" : "dark");
+      paint();
+      return;
+    }
+    const row = e.target.closest("tr[data-href]");
+    if (row && !e.target.closest("a, button, input") && !String(getSelection())) location.href = row.dataset.href;
+  });
+
+  // --- tips
+  const tip = document.createElement("div");
+  tip.className = "tip";
+  tip.hidden = true;
+  document.addEventListener("pointerover", (e) => {
+    const target = e.target instanceof Element && e.target.closest("[data-tip]");
+    tip.hidden = !target;
+    if (!target) return;
+    if (!tip.isConnected) document.body.append(tip);
+    tip.textContent = target.dataset.tip;
+    const box = target.getBoundingClientRect();
+    const left = Math.min(box.left, document.documentElement.clientWidth - tip.offsetWidth - 8);
+    const above = box.top - tip.offsetHeight - 6;
+    tip.style.left = `${Math.max(8, left)}px`;
+    tip.style.top = `${above > 4 ? above : box.bottom + 6}px`;
+  });
+
+  // rows that can be picked by mouse or keyboard: `picked` is told the row's key
+  const pickable = (element, picked) => {
+    const pick = (row) => {
+      row.parentElement.querySelectorAll("tr.sel").forEach((r) => r.classList.remove("sel"));
+      row.classList.add("sel");
+      address({ example: row.dataset.key });
+      picked(row.dataset.key);
+    };
+    element.addEventListener("click", (e) => {
+      const row = e.target.closest("tr[data-key]");
+      if (row) pick(row);
+    });
+    element.addEventListener("keydown", (e) => {
+      const row = e.target.closest("tr[data-key]");
+      if (!row) return;
+      if (e.key === "Enter" || e.key === " ") pick(row);
+      else if (e.key === "ArrowDown" || e.key === "ArrowUp") {
+        const step = e.key === "ArrowDown" ? "nextElementSibling" : "previousElementSibling";
+        let next = row[step];
+        while (next && next.hidden) next = next[step];
+        if (next) next.focus();
+      } else return;
+      e.preventDefault();
+    });
+  };
+
+  window.cel = { restore, address, pickable };
+  restore();
+})();

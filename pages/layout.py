@@ -1,0 +1,136 @@
+"""What all pages share: theme, style, navigation bar, the browser's small script, and the one place that explains errors."""
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import gradio as gr
+from gradio.components.plot import PlotData
+
+from cel_core.errors import CelError
+from pages.markup import Markup, join, notice, tag
+
+HERE = Path(__file__).parent
+STYLE = HERE / "style.css"
+SCRIPT = HERE / "dashboard.js"
+TITLE = "CEL"
+PAGES = (("Searches", "/"), ("Search", "/search"))
+# a page's HTML changes in place when an event ends; filters, sorting and ages are the browser's and are put back after that
+RESTORE = "watch('value', () => window.cel.restore(element)); window.cel.restore(element);"
+
+P = ParamSpec("P")
+
+
+def theme() -> gr.themes.Base:
+    """The project's theme: neutral surfaces, one accent, a line around each card, fonts that Gradio carries with it."""
+    light = {"bg": "#fbfbfa", "panel": "#ffffff", "line": "#e4e4e0", "ink": "#1c1d1f", "muted": "#64676c", "accent": "#2f5d9b"}
+    dark = {"bg": "#141517", "panel": "#1b1d20", "line": "#2d3035", "ink": "#e8e8e6", "muted": "#9a9ea5", "accent": "#8ab4f0"}
+    uses = {
+        "bg": ["body_background_fill", "background_fill_secondary", "code_background_fill", "input_background_fill"],
+        "panel": [
+            "background_fill_primary",
+            "block_background_fill",
+            "button_secondary_background_fill",
+            "panel_background_fill",
+        ],
+        "line": ["border_color_primary", "block_border_color", "button_secondary_border_color", "input_border_color"],
+        "ink": ["body_text_color", "block_title_text_color", "button_secondary_text_color"],
+        "muted": ["body_text_color_subdued", "block_label_text_color", "block_info_text_color", "input_placeholder_color"],
+        "accent": ["border_color_accent", "input_border_color_focus", "button_primary_background_fill", "slider_color"],
+    }
+    colours = {
+        name + ending: palette[use]
+        for use, names in uses.items()
+        for name in names
+        for ending, palette in (("", light), ("_dark", dark))
+    }
+    found = gr.themes.Base(
+        primary_hue="blue",
+        neutral_hue="zinc",
+        spacing_size="sm",
+        radius_size="sm",
+        text_size="md",
+        font=[gr.themes.LocalFont("IBM Plex Sans", weights=(400, 700)), "system-ui", "sans-serif"],
+        font_mono=[gr.themes.LocalFont("IBM Plex Mono", weights=(400,)), "ui-monospace", "monospace"],
+    )
+    return found.set(
+        **colours,
+        color_accent="#2f5d9b",
+        button_primary_text_color="#ffffff",
+        button_primary_text_color_dark="#141517",
+        block_shadow="none",
+        block_border_width="1px",
+        button_border_width="1px",
+        button_secondary_background_fill_hover=light["bg"],
+        button_secondary_background_fill_hover_dark=dark["line"],
+        block_label_background_fill="transparent",
+        block_label_background_fill_dark="transparent",
+    )
+
+
+def head() -> str:
+    """The script that every page carries, inline."""
+    return f"<script>{SCRIPT.read_text()}</script>"
+
+
+def navigation(current: str) -> None:
+    """The navigation bar of a page; links keep the search that is open."""
+    gr.Navbar(visible=False)
+    links = (
+        tag(
+            "a",
+            name,
+            href=path,
+            css="on" if name == current else "",
+            aria_current="page" if name == current else None,
+            data_keep_run=path != "/",
+        )
+        for name, path in PAGES
+    )
+    switch = tag("button", "Dark", type="button", css="plain", data_theme_switch=True, aria_label="Dark or light")
+    bar = tag("nav", tag("b", TITLE), *links, tag("span", switch, css="r"), aria_label="Pages")
+    gr.HTML(bar, elem_classes="bar", apply_default_css=False, js_on_load="window.cel.restore(element);")
+
+
+def block(value: str = "", css: str = "", js: str = RESTORE) -> gr.HTML:
+    """A piece of a page that the project draws itself."""
+    return gr.HTML(value, elem_classes=css or None, apply_default_css=False, js_on_load=js)
+
+
+def plotted(chart: Any) -> PlotData:
+    """A figure for `gr.Plot`, without the schema's version: Gradio's drawing library is older than Altair, and says so."""
+    content = chart.to_dict()
+    content.pop("$schema", None)
+    return PlotData(type="altair", plot=json.dumps(content))
+
+
+def page_head(title: object, *below: object, actions: object = "") -> Markup:
+    """A page's title, one muted line below, and its actions at the right."""
+    texts = tag("div", tag("h1", title), tag("div", join(filter(None, below), "  ·  "), css="sub"))
+    return tag("div", texts, tag("div", actions, css="actions"), css="head")
+
+
+def loading(title: str) -> Markup:
+    """What stands in a page until its first answer."""
+    return join([page_head(title), tag("div", tag("div", tag("i"), css="prog unknown"), css="card wait", aria_busy="true")])
+
+
+def explained(error: CelError) -> Markup:
+    """An error of `cel_core` as a card: its one line says the value, the reason and the remedy."""
+    first, _, remedy = str(error).partition(": ")
+    return notice(first[:1].upper() + first[1:], remedy[:1].upper() + remedy[1:], css="bad")
+
+
+def toasted(handler: Callable[P, object]) -> Callable[P, object]:
+    """An event whose `CelError` is shown as a message, never a traceback."""
+
+    @functools.wraps(handler)
+    def safe(*args: P.args, **kwargs: P.kwargs) -> object:
+        try:
+            return handler(*args, **kwargs)
+        except CelError as error:
+            raise gr.Error(str(error), title="This cannot be done", print_exception=False) from error
+
+    return safe

@@ -1,0 +1,339 @@
+"""Search (``/search?run=ID``): one search, while it runs and after.
+
+The page asks the store for everything; while the search runs it looks again every second, and draws only what changed. Held-out
+examples are not asked for before a set is frozen.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import gradio as gr
+import pandas as pd
+
+from cel_core.errors import CelError
+from cel_core.heads import Head, HeadSet
+from cel_core.records import Part, SearchRecord
+from cel_core.search import Tally
+from cel_core.store import Store
+from pages import downloads, evidence, examples, figures, formats, head_grid, headline, layout
+from pages.head_grid import Cell
+from pages.markup import Column, Markup, Row, filter_box, head_chips, is_live, join, notice, signed, table, tag
+
+POLL_S = 1.0
+PICK = layout.RESTORE + "window.cel.pickable(element, (key) => trigger('pick', {key}));"
+INSPECT = tag("p", "Pick a flip to read its prompt and both answers.", css="sub empty")
+
+
+@dataclass
+class Seen:
+    """What a session's page shows: the search, its last state, and when this stage was first seen (for the time left)."""
+
+    search: str = ""
+    stamp: tuple[object, ...] = ()
+    stage: str = ""
+    stage_done: int = 0
+    stage_at_s: float = 0.0
+
+    def left_s(self, record: SearchRecord) -> float | None:
+        """Seconds left in this stage, from its pace since it was first seen; None while there is no pace yet."""
+        now = time.monotonic()
+        if record.stage != self.stage or record.done < self.stage_done:
+            self.stage, self.stage_done, self.stage_at_s = record.stage, record.done, now
+        made = record.done - self.stage_done
+        return (record.total - record.done) * (now - self.stage_at_s) / made if made and record.total else None
+
+
+class Found(NamedTuple):
+    """All that the page shows of one search."""
+
+    record: SearchRecord
+    singles: list[Tally]
+    subsets: list[Tally]
+    cells: Mapping[Head, Cell]
+    paired: pd.DataFrame | None  # held-out outcomes, intact and without the frozen set
+
+
+def build(demo: gr.Blocks, store: Store) -> None:
+    """The page's components and events, inside its Blocks."""
+    layout.navigation("Search")
+    with gr.Column(elem_classes="page"):
+        top = layout.block(layout.loading("Search"), css="stack")
+        with gr.Row(visible=False, elem_classes="body") as body:
+            with gr.Column(scale=0, min_width=0, elem_classes="left"):
+                grid = layout.block(css="fill")
+            with gr.Column(scale=1, elem_classes="right"):
+                with gr.Tabs(elem_classes="card tabs") as tabs:
+                    with gr.Tab("Single heads", id="singles"):
+                        singles = layout.block()
+                    with gr.Tab("Subsets", id="subsets") as subsets_tab:
+                        subsets = layout.block()
+                    with gr.Tab("Flips", id="flips") as flips_tab, gr.Row(elem_classes="split"):
+                        with gr.Column(scale=3):
+                            flips = layout.block(js=PICK)
+                        with gr.Column(scale=2):
+                            inspector = layout.block(INSPECT, css="inspector")
+                    with gr.Tab("Evidence", id="evidence"):
+                        proof = layout.block()
+                    with gr.Tab("Plan", id="plan"):
+                        plan = layout.block()
+                with gr.Row(visible=False) as plots:
+                    with gr.Column(elem_classes="card plot", min_width=320):
+                        sides_head = layout.block()
+                        sides = gr.Plot(show_label=False, container=False)
+                    with gr.Column(elem_classes="card plot", min_width=320):
+                        ranks_head = layout.block()
+                        ranks = gr.Plot(show_label=False, container=False)
+    seen = gr.State(Seen())
+    timer = gr.Timer(POLL_S, active=False)
+    drawn = [top, body, grid, tabs, singles, subsets_tab, subsets, flips_tab, flips, inspector, proof, plan]
+    drawn += [plots, sides_head, sides, ranks_head, ranks, timer, seen]
+
+    def render(found: Found, before: Seen, example: str, opening: bool) -> list[Any]:
+        record = found.record
+        changed = None if found.paired is None else examples.flips(found.paired)
+        picked = None if found.paired is None else examples.pick(found.paired, example)
+        n_flips = "" if changed is None else f" {formats.count(len(changed))}"
+        shown = {
+            top: show_top(found, before.left_s(record)),
+            body: gr.Row(visible=bool(record.model)),
+            grid: show_map(found),
+            tabs: gr.Tabs(selected="flips" if picked is not None else "singles") if opening else gr.skip(),
+            singles: show_singles(found),
+            subsets_tab: gr.Tab(f"Subsets {formats.count(len(found.subsets))}" if found.subsets else "Subsets"),
+            subsets: show_subsets(found),
+            flips_tab: gr.Tab(f"Flips{n_flips}"),
+            flips: show_flips(record, changed, example),
+            inspector: INSPECT if picked is None else examples.inspector(picked, Part.HELD_OUT, record.n_held_out),
+            proof: evidence.show(record, found.paired),
+            plan: show_plan(record),
+            plots: gr.Row(visible=bool(found.singles)),
+            sides_head: _plot_head("Discovery against held-out gain", record.id, "subsets", evidence.ONE_SET_TESTED),
+            sides: layout.plotted(figures.discovery_against_held_out(record, found.subsets)) if record.held_out else None,
+            ranks_head: _plot_head("Every head alone, ranked", record.id, "singles", "Blue: the pool. Faint: at most."),
+            ranks: layout.plotted(figures.ranked_singles(found.singles, pool_of(found))) if found.singles else None,
+            timer: gr.Timer(active=is_live(record)),
+            seen: before,
+        }
+        return [shown[component] for component in drawn]
+
+    def nothing(page: Markup, before: Seen) -> list[Any]:
+        shown = {top: page, body: gr.Row(visible=False), timer: gr.Timer(active=False), seen: before}
+        return [shown.get(component, gr.skip()) for component in drawn]
+
+    def opened(request: gr.Request) -> list[Any]:
+        asked = {str(key): str(value) for key, value in dict(request.query_params).items()}
+        fresh = Seen()
+        try:
+            record = find(store, asked.get("run", ""))
+            if record is None:
+                return nothing(_no_search(), fresh)
+            fresh.search, fresh.stamp = record.id, stamp_of(record)
+            return render(gather(store, record), fresh, asked.get("example", ""), opening=True)
+        except CelError as error:
+            return nothing(join([layout.page_head("Search"), layout.explained(error)]), fresh)
+
+    def polled(before: Seen) -> list[Any]:
+        try:
+            record = store.search(before.search)
+            if stamp_of(record) == before.stamp:
+                return [gr.skip()] * len(drawn)
+            before.stamp = stamp_of(record)
+            return render(gather(store, record), before, "", opening=False)
+        except CelError as error:
+            return nothing(join([layout.page_head("Search"), layout.explained(error)]), before)
+
+    @layout.toasted
+    def picked(before: Seen, event: gr.EventData) -> Markup:
+        record = store.search(before.search)
+        if record.frozen_set is None:
+            return INSPECT
+        example = examples.pick(store.paired(record.id, Part.HELD_OUT, record.frozen_set), str(event._data.get("key", "")))
+        if example is None:
+            return notice("There is no such example in this search", "Reload the page to see what it holds.", css="bad")
+        return examples.inspector(example, Part.HELD_OUT, record.n_held_out)
+
+    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
+    demo.load(opened, outputs=drawn, **quiet)
+    timer.tick(polled, inputs=seen, outputs=drawn, **quiet)
+    flips.pick(picked, inputs=seen, outputs=inspector, trigger_mode="always_last", **quiet)
+
+
+def find(store: Store, run: str) -> SearchRecord | None:
+    """The search an address asks for: the newest where it names none; None in an empty store.
+
+    Raises:
+        StoreError: there is no search of that id.
+    """
+    if run:
+        return store.search(run)
+    return next(iter(store.searches()), None)
+
+
+def gather(store: Store, record: SearchRecord) -> Found:
+    """Everything the page shows of a search; held-out outcomes only once its set is frozen."""
+    singles = store.ranking(record.id, 1) if record.n_discovery else []
+    subsets = store.ranking(record.id, 2) if singles else []
+    if singles or not record.n_discovery:
+        cells = head_grid.of_ranking(singles)
+    else:
+        cells = head_grid.of_tallies(store.tallies(record.id, Part.DISCOVERY), record.n_discovery)
+    paired = store.paired(record.id, Part.HELD_OUT, record.frozen_set) if record.frozen_set and record.held_out else None
+    return Found(record, singles, subsets, cells, paired)
+
+
+def stamp_of(record: SearchRecord) -> tuple[object, ...]:
+    """What of a search changes when the page has to be drawn again."""
+    return record.status, record.stage, record.done, record.total, record.frozen_set, record.held_out is None
+
+
+def pool_of(found: Found) -> list[Head]:
+    """The heads of the pool, in rank order."""
+    return [head for tally in found.singles[: found.record.config.p] for head in tally.head_set]
+
+
+def show_top(found: Found, left_s: float | None) -> Markup:
+    """Title, state and headline."""
+    record = found.record
+    balance = [] if found.paired is None else examples.answer_balance(found.paired)
+    notes = tag("div", *(tag("div", f"Note: {note}") for note in record.notes), css="sub") if record.notes else ""
+    parts = [headline.page_head(record), headline.state(record, left_s), headline.figures(record, balance), notes]
+    address = f'{{"run": "{record.id}"}}'
+    return tag("div", *filter(None, parts), css="stack", data_address=address)
+
+
+def show_map(found: Found) -> Markup:
+    """The head map in its card."""
+    record = found.record
+    if not record.n_heads:
+        return Markup()
+    hatching = head_grid.AT_MOST if found.singles else head_grid.SO_FAR
+    marked = record.frozen_set or HeadSet()
+    shape = record.model["n_layers"], record.model["n_heads"]
+    title = tag("div", f"Discovery gain without each head, n = {formats.count(record.n_discovery)}", css="k")
+    known = "" if found.singles else tag("div", f"{len(found.cells)} of {record.n_heads} heads measured", css="sub")
+    drawn = head_grid.picture(*shape, found.cells, marked, hatching)
+    key = tag("div", tag("span", css="swatch frozen"), "frozen set", css="legend") if marked else ""
+    return tag("div", title, drawn, key, known, css="card mapcard")
+
+
+def show_singles(found: Found) -> Markup:
+    """Every head alone, ranked."""
+    record, pool = found.record, set(pool_of(found))
+    if not found.singles:
+        return _not_yet("Heads are ranked when each has been measured on every discovery example.")
+    frozen = record.frozen_set or HeadSet()
+
+    def place(head: Head) -> str:
+        return "frozen set" if head in frozen else "pool" if head in pool else ""
+
+    rows = [Row([*_numbers(rank, t), place(t.head_set.heads[0])]) for rank, t in enumerate(found.singles, start=1)]
+    columns = [*_tally_columns("Head"), Column("Part of")]
+    said = f"{formats.count(len(rows))} heads, each alone; n = {formats.count(record.n_discovery)} discovery examples"
+    return _ranking(table(columns, rows, "singles"), "singles", said, record)
+
+
+def show_subsets(found: Found) -> Markup:
+    """Every subset of the pool, ranked."""
+    record = found.record
+    if not found.subsets:
+        return _not_yet("Subsets of the pool are ranked at the end of stage 2.")
+    rows = [
+        Row([*_numbers(rank, t), "frozen set" if t.head_set == record.frozen_set else ""])
+        for rank, t in enumerate(found.subsets, start=1)
+    ]
+    said = f"{formats.count(len(rows))} subsets of 1 to {record.config.k} of the {record.config.p} heads in the pool; "
+    said += f"n = {formats.count(record.n_discovery)} discovery examples. {evidence.ONE_SET_TESTED}"
+    return _ranking(table([*_tally_columns("Heads"), Column("")], rows, "subsets"), "subsets", said, record)
+
+
+def show_flips(record: SearchRecord, changed: pd.DataFrame | None, selected: str) -> Markup:
+    """The held-out examples whose correctness changed."""
+    if changed is None:
+        return _not_yet("Flips are shown once the frozen set has been compared on the held-out examples.")
+    names = (("", "All", len(changed)), ("fix", "Fixes", None), ("harm", "Harms", None))
+    buttons = [
+        tag(
+            "button",
+            f"{name} {formats.count(int((changed['flip'] == group).sum()) if n is None else n)}",
+            type="button",
+            data_group_of="flips",
+            data_group=group,
+            aria_pressed="true" if not group else "false",
+        )
+        for group, name, n in names
+    ]
+    end = tag("span", downloads.link(record.id, Part.HELD_OUT), css="end")
+    tools = tag("div", tag("span", *buttons, css="segments"), filter_box("flips", "Search flips"), end, css="tools")
+    return join([tools, tag("div", examples.flips_table(changed, "flips", selected), css="tall")])
+
+
+def show_plan(record: SearchRecord) -> Markup:
+    """The plan and the environment that produced the search."""
+    config, model = record.config, record.model
+    facts: list[tuple[str, object]] = [
+        ("Search", record.id),
+        ("Begun", f"{record.created_at:%Y-%m-%d %H:%M:%S} UTC"),
+        ("Worked", formats.duration(record.duration_s)),
+        ("Model", config.model),
+    ]
+    if model:
+        facts += [
+            (
+                "Heads",
+                f"{model['n_layers']} layers of {model['n_heads']} query heads, {model.get('n_kv_heads', '?')} key-value heads",
+            ),
+            ("Family", model.get("family", "")),
+            ("dtype, device", f"{model.get('dtype', '')} on {model.get('device', '')}"),
+        ]
+    facts += [
+        ("Task", config.task),
+        ("Rows", config.data or "default source"),
+        ("Discovery, held-out", f"{formats.count(record.n_discovery)}, {formats.count(record.n_held_out)} examples"),
+        ("Pool, subset size", f"p = {config.p}, k = {config.k}"),
+        ("Seed", config.seed),
+        ("Chat template", "yes" if config.chat_template else "no"),
+        ("Full sweep", "yes" if config.full_sweep else "no"),
+        *record.environment.items(),
+        ("Same again", tag("code", headline.command_of(config), css="command")),
+    ]
+    return tag("dl", *(join([tag("dt", name), tag("dd", value)]) for name, value in facts), css="facts padded")
+
+
+def _tally_columns(name: str) -> list[Column]:
+    numbers = ("Gain, points", "Fixes", "Harms", "Accuracy, %")
+    return [Column("Rank", "n"), Column(name), *(Column(number, "n") for number in numbers)]
+
+
+def _numbers(rank: int, t: Tally) -> list[object]:
+    """A ranked set's cells; of one that was dropped on the way, its bounds."""
+    most, least = ("", "") if t.exact else ("≤ ", "≥ ")
+    return [
+        rank,
+        head_chips(t.head_set),
+        signed(most + formats.points(t.gain, t.n), t.gain),
+        most + formats.count(t.fixes),
+        least + formats.count(t.harms),
+        most + formats.percent(t.accuracy, t.n),
+    ]
+
+
+def _ranking(drawn: Markup, name: str, said: str, record: SearchRecord) -> Markup:
+    end = tag("span", filter_box(name, "Filter by head"), downloads.link(record.id, name), css="end")
+    return join([tag("div", tag("span", said, css="sub"), end, css="tools"), tag("div", drawn, css="tall")])
+
+
+def _plot_head(title: str, search: str, name: str, note: str) -> Markup:
+    end = tag("span", downloads.link(search, name), css="end")
+    return tag("div", tag("span", f"{title}. ", tag("span", note, css="sub"), css="k"), end, css="tools bare")
+
+
+def _not_yet(text: str) -> Markup:
+    return tag("p", text, css="sub empty")
+
+
+def _no_search() -> Markup:
+    link = tag("a", "Searches", href="/")
+    text = join(["Begin one as ", link, " describes, and it appears here while it runs."])
+    return join([layout.page_head("Search"), notice("No searches yet", text)])

@@ -1,0 +1,134 @@
+"""Searches (``/``): every search in the store, newest first."""
+
+from collections.abc import Sequence
+
+import gradio as gr
+
+from cel_core.errors import CelError
+from cel_core.records import SearchRecord, Status
+from cel_core.store import Store
+from cel_core.tasks import TASKS
+from pages import formats, layout
+from pages.markup import (
+    Column,
+    Markup,
+    Row,
+    command,
+    filter_box,
+    head_chips,
+    is_live,
+    join,
+    notice,
+    progress,
+    signed,
+    status_chip,
+    table,
+    tag,
+)
+
+BUSY_S, IDLE_S = 2.0, 10.0  # between two looks at the store
+QUESTION = "Which few attention heads, once removed, make this model better at this task?"
+COLUMNS = (
+    Column("Status"),
+    Column("Model"),
+    Column("Task"),
+    Column("Held-out n", "n"),
+    Column("Accuracy, %", "n"),
+    Column("Gain, points", "n"),
+    Column("95 % interval", "n"),
+    Column("Fixes", "n"),
+    Column("Harms", "n"),
+    Column("Frozen heads"),
+    Column("Age", "n"),
+)
+
+
+def build(demo: gr.Blocks, store: Store) -> None:
+    """The page's components and events, inside its Blocks."""
+
+    def look() -> tuple[Markup, gr.Timer]:
+        try:
+            records = store.searches()
+        except CelError as error:
+            return join([layout.page_head("Searches"), tag("div", layout.explained(error), css="wait")]), gr.Timer(IDLE_S)
+        return show(records), gr.Timer(BUSY_S if any(map(is_live, records)) else IDLE_S)
+
+    layout.navigation("Searches")
+    with gr.Column(elem_classes="page"):
+        page = layout.block(layout.loading("Searches"))
+    timer = gr.Timer(IDLE_S)
+    gr.on(
+        [demo.load, timer.tick],
+        look,
+        outputs=[page, timer],
+        show_progress="hidden",
+        api_visibility="private",
+        queue=False,
+    )
+
+
+def show(records: Sequence[SearchRecord]) -> Markup:
+    """The page for these searches."""
+    if not records:
+        return join([layout.page_head("Searches", QUESTION), tag("div", _empty(), css="wait")])
+    n_live = sum(map(is_live, records))
+    head = layout.page_head(
+        "Searches",
+        QUESTION,
+        actions=filter_box("searches", "Filter by model, task, status, head"),
+    )
+    rows = table(COLUMNS, [row(record) for record in records], "searches")
+    count = f"{formats.count(len(records))} {'search' if len(records) == 1 else 'searches'}"
+    below = tag("div", f"{count}, {n_live} running" if n_live else count, css="sub", style="margin-top:8px")
+    return join([head, tag("div", rows, css="card list wait"), below])
+
+
+def row(record: SearchRecord) -> Row:
+    """One search as a row that opens it."""
+    href = f"/search?run={record.id}"
+    held_out, name = record.held_out, formats.model_name(record.config.model)
+    link = tag("a", name, href=href, title=f"{record.config.model}, search {record.id}")
+    age = tag(
+        "time",
+        formats.age(record.created_at),
+        datetime=record.created_at.isoformat(),
+        title=f"{record.created_at:%Y-%m-%d %H:%M} UTC",
+        data_age=True,
+        data_sort=-record.created_at.timestamp(),
+    )
+    task = TASKS[record.config.task].title if record.config.task in TASKS else record.config.task
+    numbers: list[object] = ["", "", "", "", "", ""]
+    heads = head_chips(record.frozen_set)
+    if held_out:
+        n = held_out.n
+        accuracy = f"{formats.percent(held_out.intact_accuracy, n)} → {formats.percent(held_out.ablated_accuracy, n)}"
+        numbers = [
+            formats.count(n),
+            accuracy,
+            signed(formats.points(held_out.gain, n), held_out.gain),
+            formats.interval(held_out.interval, n),
+            formats.count(held_out.fixes),
+            formats.count(held_out.harms),
+        ]
+    elif is_live(record) or record.status in (Status.STOPPED, Status.INTERRUPTED):
+        heads = _going(record)
+    if record.frozen_set and not record.beneficial:
+        heads = tag("span", "no beneficial set", css="sub")
+    return Row([status_chip(record), link, task, *numbers, heads, age], href=href)
+
+
+def _going(record: SearchRecord) -> Markup:
+    """How far an unfinished search is."""
+    if not record.total:
+        return tag("span", record.stage, css="sub")
+    label = f"{record.stage}, {100 * record.done // record.total} %"
+    return tag("span", progress(record.done, record.total, label), tag("span", label, css="sub"), css="inline")
+
+
+def _empty() -> Markup:
+    what = (
+        "A search takes one model and one task, removes every head in turn on the discovery examples, then the best ones "
+        "together, and tests the one set it froze on held-out examples."
+    )
+    demo = command("python -m cel_core search --model demo --task carry")
+    return notice("No searches yet", what, join(["Begin with the demo: ", demo, ". It takes under a minute and appears here."]))
