@@ -62,23 +62,19 @@ def start(config: SearchConfig, store: Store, report: Report, load: Load = load_
     Raises:
         CelError: something the user can mend; the search, if it was begun, is marked failed with the reason.
     """
-    require_code_execution(find_task(config.task), config.allow_code_execution)
     split = _draw(config)
-    n_heads = geometry_of(read_config(config.model)[0]).n_total_heads
-    if config.p > n_heads:
-        raise ConfigError(f"p = {config.p}: the model has only {n_heads} heads; give --p {n_heads} or less")
     search = store.create_search(config, environment())
     return _run(store.search(search), store, report, load, split)
 
 
 def resume(search: str, store: Store, report: Report, load: Load = load_checked) -> SearchRecord:
-    """Go on with a stopped, interrupted or failed search from what is stored.
+    """Begin a queued search, or go on with a stopped, interrupted or failed one from what is stored.
 
     Raises:
         CelError: something the user can mend.
     """
-    record = store.claim(search)
-    return _run(record, store, report, load, None if record.n_discovery else _draw(record.config))
+    record = store.claim(search, environment())
+    return _run(record, store, report, load, None)
 
 
 def environment() -> dict[str, str]:
@@ -92,7 +88,12 @@ def environment() -> dict[str, str]:
 
 
 def _draw(config: SearchConfig) -> Split:
+    """The two sides of a search, and everything about it that can be checked before the weights are read."""
     task = find_task(config.task)
+    require_code_execution(task, config.allow_code_execution)
+    n_heads = geometry_of(read_config(config.model)[0]).n_total_heads
+    if config.p > n_heads:
+        raise ConfigError(f"p = {config.p}: the model has only {n_heads} heads; give --p {n_heads} or less")
     examples = read_examples(task, config.data, config.seed, config.kinds)
     return split_examples(task, examples, config.n_discovery, config.n_held_out, config.seed)
 
@@ -102,6 +103,8 @@ def _run(record: SearchRecord, store: Store, report: Report, load: Load, split: 
     clock = _Clock(record.duration_s)
     try:
         report(Progress(record.id, "loading", 0, 0))
+        if split is None and not record.n_discovery:
+            split = _draw(record.config)
         _search(record, store, report, load, split, clock)
     except (Stopped, KeyboardInterrupt):
         store.end(record.id, Status.STOPPED, clock.seconds())

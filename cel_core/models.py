@@ -155,8 +155,8 @@ def load_model(spec: str, device: str = "auto", dtype: str = "auto") -> Model:
     chosen = default_device() if device == "auto" else _device(device)
     dtype = choose_dtype(chosen, dtype)
     try:
-        causal_lm: Any
-        causal_lm, report = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype), output_loading_info=True)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype), output_loading_info=True)
+        causal_lm, report = loaded
         if report["missing_keys"]:  # the loader would go on with random numbers
             raise ValueError(f"no weights for {min(report['missing_keys'])}")
         tokenizer = AutoTokenizer.from_pretrained(source)
@@ -300,5 +300,7 @@ def _converted_gguf(spec: str) -> str:
         partial.replace(target)
     except Exception as error:  # an unknown architecture, a damaged file, a full disk
         shutil.rmtree(partial, ignore_errors=True)
+        if (target / "config.json").is_file():  # another process was faster
+            return str(target)
         raise ModelError(f"model file '{spec}' cannot be converted ({_first_line(error)}): give a folder instead") from error
     return str(target)

@@ -19,8 +19,9 @@ class Part(StrEnum):
 
 
 class Status(StrEnum):
-    """Where a search stands. A running one whose process is gone reads as interrupted."""
+    """Where a search stands. A queued or running one whose process is gone reads as interrupted."""
 
+    QUEUED = "queued"
     RUNNING = "running"
     STOPPED = "stopped"
     INTERRUPTED = "interrupted"

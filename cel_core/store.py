@@ -7,6 +7,7 @@ held-out, and which set was frozen when. Rankings, flips and headlines are queri
   file for as long as a connection is open, so many processes take turns.
 * Held-out outcomes before the freeze are impossible: whatever is asked or written names a search and one of its parts, and a
   search's held-out part is sealed while its frozen set is empty, whoever made the outcomes. A set is frozen once.
+* Toy runs, down-sampled to what a plot shows, and toy populations' figures are keyed by a hash of their settings.
 """
 
 import contextlib
@@ -71,20 +72,20 @@ class Store:
 
     # --- searches -----------------------------------------------------------------------------------------------------
 
-    def create_search(self, config: SearchConfig, environment: dict[str, str]) -> str:
-        """A new search, owned by this process; its plan follows once model and rows are read."""
+    def create_search(self, config: SearchConfig, environment: dict[str, str], status: Status = Status.RUNNING) -> str:
+        """A new search, owned by this process, running or queued; its plan follows once model and rows are read."""
         search = secrets.token_hex(3)
         now = datetime.now(UTC)
         with self._transaction() as database:
             database.execute(
                 """INSERT INTO searches (id, created_at, updated_at, owner, status, stage, done, total, config, environment,
-                   notes, error, duration_s) VALUES (?, ?, ?, ?, 'running', 'loading', 0, 0, ?, ?, [], '', 0)""",
-                [search, now, now, owner.this_process(), json.dumps(asdict(config)), json.dumps(environment)],
+                   notes, error, duration_s) VALUES (?, ?, ?, ?, ?, 'loading', 0, 0, ?, ?, [], '', 0)""",
+                [search, now, now, owner.this_process(), status, json.dumps(asdict(config)), json.dumps(environment)],
             )
         return search
 
-    def claim(self, search: str) -> SearchRecord:
-        """Take over a search that is not running, to go on with it.
+    def claim(self, search: str, environment: dict[str, str]) -> SearchRecord:
+        """Take over a search that is not running, to go on with it in this process and environment.
 
         Raises:
             StoreError: there is none of that id, it is done, or another process runs it.
@@ -94,10 +95,18 @@ class Store:
             raise StoreError(f"search {search} is {record.status}: only a stopped, interrupted or failed search can be resumed")
         with self._transaction() as database:
             database.execute(
-                "UPDATE searches SET status = 'running', owner = ?, error = '', updated_at = ? WHERE id = ?",
-                [owner.this_process(), datetime.now(UTC), record.id],
+                "UPDATE searches SET status = 'running', owner = ?, environment = ?, error = '', updated_at = ? WHERE id = ?",
+                [owner.this_process(), json.dumps(environment), datetime.now(UTC), record.id],
             )
         return self.search(record.id)
+
+    def queue(self, search: str) -> None:
+        """Put a search that does not run in line again."""
+        with self._transaction() as database:
+            database.execute(
+                "UPDATE searches SET status = 'queued', owner = ?, error = '', updated_at = ? WHERE id = ?",
+                [owner.this_process(), datetime.now(UTC), search],
+            )
 
     def plan(self, search: str, protocol: Protocol, model: dict[str, Any], split: Split) -> None:
         """Fix a search's protocol and its two sides.
@@ -300,15 +309,26 @@ class Store:
                 [search],
             )
 
-    def known(self, search: str, part: Part) -> dict[HeadSet, tuple[np.ndarray, np.ndarray]]:
+    def known(
+        self, search: str, part: Part, head_sets: Sequence[HeadSet] | None = None
+    ) -> dict[HeadSet, tuple[np.ndarray, np.ndarray]]:
         """What is known of one side's examples under the search's protocol, whichever search made it.
+
+        Args:
+            search: the search.
+            part: its side.
+            head_sets: the sets asked for; None for all.
 
         Returns:
             For each head set, positions of examples in the plan's order and whether each was answered right.
         """
         with self._transaction() as database:
             _require_unsealed(database, search, part)
-            found = database.execute(f"SELECT name, position, correct FROM ({_OF_PART})", [search, part]).df()
+            names = None if head_sets is None else list(map(str, head_sets))
+            found = database.execute(
+                f"SELECT name, position, correct FROM ({_OF_PART}) WHERE ?::TEXT[] IS NULL OR list_contains(?::TEXT[], name)",
+                [search, part, names, names],
+            ).df()
         return {
             HeadSet.parse(str(name)): (rows["position"].to_numpy(), rows["correct"].to_numpy(bool))
             for name, rows in found.groupby("name", sort=False)
@@ -455,7 +475,7 @@ def _sealed(search: str) -> str:
 
 def _record(row: dict[str, Any]) -> SearchRecord:
     status = Status(row["status"])
-    if status is Status.RUNNING and not owner.is_alive(row["owner"], row["updated_at"]):
+    if status in (Status.QUEUED, Status.RUNNING) and not owner.is_alive(row["owner"], row["updated_at"]):
         status = Status.INTERRUPTED
     counts = [row[f"held_out_{name}"] for name in ("intact", "ablated", "fixes", "harms")]
     return SearchRecord(

@@ -94,6 +94,8 @@
   const restore = (within = document) => {
     within.querySelectorAll("table[data-table]").forEach((t) => { sort(t); filter(t); });
     within.querySelectorAll("time[data-age]").forEach(age);
+    const title = document.querySelector(".page h1");
+    if (title) document.title = `${title.textContent} · CEL`;
     const state = within.querySelector("[data-address]");
     if (state) address(JSON.parse(state.dataset.address));
     follow(within);

@@ -48,12 +48,13 @@ def frame_of(store: Store, search: str, table: str) -> pd.DataFrame:
 
 
 def tallies_frame(tallies: Sequence[Tally]) -> pd.DataFrame:
-    """A ranking as a table, best first."""
+    """A ranking as a table, best first; where `exact` is false, gain and fixes are at most and harms at least."""
+    columns = ["rank", "heads", "n_heads", "gain", "accuracy", "fixes", "harms", "n_correct", "n", "exact"]
     rows = [
-        (rank, str(t.head_set), len(t.head_set), t.gain, t.accuracy, t.fixes, t.harms, t.n_correct, t.n)
+        (rank, str(t.head_set), len(t.head_set), t.gain, t.accuracy, t.fixes, t.harms, t.n_correct, t.n, t.exact)
         for rank, t in enumerate(tallies, start=1)
     ]
-    return pd.DataFrame(rows, columns=["rank", "heads", "n_heads", "gain", "accuracy", "fixes", "harms", "n_correct", "n"])
+    return pd.DataFrame(rows, columns=columns)
 
 
 def routes(store: Store) -> list[BaseRoute]:

@@ -61,9 +61,9 @@ def _both_sides(record: SearchRecord) -> Markup:
 def _reading(record: SearchRecord) -> str:
     subsets, heads = n_subsets(record.config.p, record.config.k), record.n_heads
     return (
-        f"The discovery gain is the best of {formats.count(heads)} heads and {formats.count(subsets)} subsets on the same examples "
-        "and flatters: the held-out gain is the fair figure. "
-    ) + ONE_SET_TESTED
+        f"The discovery gain is the best of {formats.count(heads)} heads and {formats.count(subsets)} subsets on the same "
+        f"examples and flatters: the held-out gain is the fair figure. {ONE_SET_TESTED}"
+    )
 
 
 def _balance(balance: Sequence[Shares], n: int) -> Markup:

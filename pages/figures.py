@@ -16,7 +16,7 @@ from pages import formats
 
 GAIN, HARM, INK, MUTED, LINE = "var(--gain)", "var(--harm)", "var(--ink)", "var(--muted)", "var(--line)"
 POINTS = alt.Axis(format="+~r", labelExpr="datum.value == 0 ? '0' : replace(datum.label, '-', '−')")
-HEIGHT_PX = 190
+HEIGHT_PX = 210
 
 
 def dressed(chart: Any) -> Any:

@@ -22,7 +22,7 @@ def percent(fraction: float, n: int = 0) -> str:
 def points(fraction: float, n: int = 0) -> str:
     """A difference of two fractions in percentage points, signed: 0.131 is ``+13.1``."""
     shown = f"{100 * fraction:+.{decimals(n)}f}"
-    return shown.replace("+", "", 1) if float(shown) == 0 else shown.replace("-", "−")
+    return shown[1:] if float(shown) == 0 else shown.replace("-", "−")
 
 
 def interval(found: Interval, n: int = 0) -> str:

@@ -20,7 +20,7 @@ from pages import formats
 from pages.markup import Markup, join, tag
 
 MAP_WIDTH_PX, MAP_HEIGHT_PX = 430, 620  # that the cells of a large model together should not exceed by much
-CELL_WIDTH_PX, CELL_HEIGHT_PX = (14, 34), (11, 26)  # smallest and largest
+CELL_WIDTH_PX, CELL_HEIGHT_PX = (14, 48), (11, 36)  # smallest and largest
 MIN_LIMIT = 0.005
 AT_MOST, SO_FAR = "at most", "so far"
 
@@ -32,7 +32,12 @@ class Cell(NamedTuple):
     fixes: int
     harms: int
     n: int  # discovery examples in all
-    partial: bool  # whether it was measured on part of them only
+    measured: int  # of these
+
+    @property
+    def partial(self) -> bool:
+        """Whether it was measured on part of the examples only."""
+        return self.measured < self.n
 
     @property
     def gain(self) -> float:
@@ -42,14 +47,14 @@ class Cell(NamedTuple):
 
 def of_ranking(singles: Iterable[Tally]) -> dict[Head, Cell]:
     """The cells of a finished screening."""
-    return {t.head_set.heads[0]: Cell(t.head_set.heads[0], t.fixes, t.harms, t.n, not t.exact) for t in singles}
+    return {t.head_set.heads[0]: Cell(t.head_set.heads[0], t.fixes, t.harms, t.n, t.n if t.exact else 0) for t in singles}
 
 
 def of_tallies(tallies: pd.DataFrame, n_discovery: int) -> dict[Head, Cell]:
     """The cells of what a store knows so far: head sets of one head among ``head_set, fixes, harms, n``."""
     alone = tallies[~tallies["head_set"].str.contains(",")]
     return {
-        (head := Head.parse(name)): Cell(head, int(fixes), int(harms), n_discovery, int(n) < n_discovery)
+        (head := Head.parse(name)): Cell(head, int(fixes), int(harms), n_discovery, int(n))
         for name, fixes, harms, n in alone.itertuples(index=False)
     }
 
@@ -81,12 +86,12 @@ def picture(n_layers: int, n_heads: int, cells: Mapping[Head, Cell], marked: Hea
     label = f"Head map: {n_layers} layers of {n_heads} heads, {len(cells)} measured; the table of single heads has the numbers"
     style = f"--columns:{n_heads};--cell-width:{width}px;--cell-height:{height}px"
     grid = tag("div", *drawn, css="map", style=style, role="img", aria_label=label)
-    axis = tag("div", tag("span", "layer, from the top"), tag("span", "head"), css="axes")
-    return join([grid, axis, legend(limit, cells.values(), hatching)])
+    axis = tag("div", tag("span", "↑ layer"), tag("span", "head →"), css="axes")
+    return join([grid, axis, legend(limit, cells.values(), hatching, bool(marked))])
 
 
-def legend(limit: float, cells: Iterable[Cell], hatching: str) -> Markup:
-    """The colour scale with its ends."""
+def legend(limit: float, cells: Iterable[Cell], hatching: str, marked: bool) -> Markup:
+    """The colour scale with its ends, and what hatching and outline mean."""
     cells = list(cells)
     beyond = any(cell.gain < -limit for cell in cells)
     parts: list[object] = [
@@ -95,7 +100,9 @@ def legend(limit: float, cells: Iterable[Cell], hatching: str) -> Markup:
         tag("span", formats.points(limit), " points"),
     ]
     if any(cell.partial for cell in cells):
-        parts += [tag("span", css="swatch bound"), tag("span", hatching, ", measured on part")]
+        parts += [tag("span", css="swatch bound"), tag("span", hatching)]
+    if marked:
+        parts += [tag("span", css="swatch frozen"), tag("span", "frozen set")]
     return tag("div", *parts, css="legend")
 
 

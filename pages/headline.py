@@ -45,7 +45,8 @@ def state(record: SearchRecord, left_s: float | None) -> Markup:
     """
     if is_live(record):
         return _running(record, left_s)
-    resume = join(["Go on from what is stored: ", command(f"python -m cel_core search --resume {record.id}")])
+    again = "Go on from what is stored: " if record.n_discovery else "Try again: "
+    resume = join([again, command(f"python -m cel_core search --resume {record.id}")])
     kept = (
         f"{STAGES.get(record.stage, record.stage)}. {formats.count(record.done)} of {formats.count(record.total)} evaluations "
     )

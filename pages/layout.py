@@ -101,7 +101,7 @@ def block(value: str = "", css: str = "", js: str = RESTORE) -> gr.HTML:
 
 def plotted(chart: Any) -> PlotData:
     """A figure for `gr.Plot`, without the schema's version: Gradio's drawing library is older than Altair, and says so."""
-    content = chart.to_dict()
+    content = chart.to_dict(validate=False)
     content.pop("$schema", None)
     return PlotData(type="altair", plot=json.dumps(content))
 

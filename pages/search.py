@@ -23,6 +23,8 @@ from pages.markup import Column, Markup, Row, filter_box, head_chips, is_live, j
 
 POLL_S = 1.0
 PICK = layout.RESTORE + "window.cel.pickable(element, (key) => trigger('pick', {key}));"
+TESTED = "Line: 95 % interval. Ticks: subsets, not tested."
+RANKED = "Blue: the pool. Faint: dropped early, at most."
 INSPECT = tag("p", "Pick a flip to read its prompt and both answers.", css="sub empty")
 
 
@@ -59,7 +61,7 @@ def build(demo: gr.Blocks, store: Store) -> None:
     """The page's components and events, inside its Blocks."""
     layout.navigation("Search")
     with gr.Column(elem_classes="page"):
-        top = layout.block(layout.loading("Search"), css="stack")
+        top = layout.block(layout.loading("Search"))
         with gr.Row(visible=False, elem_classes="body") as body:
             with gr.Column(scale=0, min_width=0, elem_classes="left"):
                 grid = layout.block(css="fill")
@@ -109,9 +111,9 @@ def build(demo: gr.Blocks, store: Store) -> None:
             proof: evidence.show(record, found.paired),
             plan: show_plan(record),
             plots: gr.Row(visible=bool(found.singles)),
-            sides_head: _plot_head("Discovery against held-out gain", record.id, "subsets", evidence.ONE_SET_TESTED),
+            sides_head: _plot_head("Discovery against held-out gain", record.id, "subsets", TESTED),
             sides: layout.plotted(figures.discovery_against_held_out(record, found.subsets)) if record.held_out else None,
-            ranks_head: _plot_head("Every head alone, ranked", record.id, "singles", "Blue: the pool. Faint: at most."),
+            ranks_head: _plot_head("Every head alone, ranked", record.id, "singles", RANKED),
             ranks: layout.plotted(figures.ranked_singles(found.singles, pool_of(found))) if found.singles else None,
             timer: gr.Timer(active=is_live(record)),
             seen: before,
@@ -132,7 +134,7 @@ def build(demo: gr.Blocks, store: Store) -> None:
             fresh.search, fresh.stamp = record.id, stamp_of(record)
             return render(gather(store, record), fresh, asked.get("example", ""), opening=True)
         except CelError as error:
-            return nothing(join([layout.page_head("Search"), layout.explained(error)]), fresh)
+            return nothing(_troubled(error), fresh)
 
     def polled(before: Seen) -> list[Any]:
         try:
@@ -142,7 +144,7 @@ def build(demo: gr.Blocks, store: Store) -> None:
             before.stamp = stamp_of(record)
             return render(gather(store, record), before, "", opening=False)
         except CelError as error:
-            return nothing(join([layout.page_head("Search"), layout.explained(error)]), before)
+            return nothing(_troubled(error), before)
 
     @layout.toasted
     def picked(before: Seen, event: gr.EventData) -> Markup:
@@ -212,17 +214,16 @@ def show_map(found: Found) -> Markup:
     marked = record.frozen_set or HeadSet()
     shape = record.model["n_layers"], record.model["n_heads"]
     title = tag("div", f"Discovery gain without each head, n = {formats.count(record.n_discovery)}", css="k")
-    known = "" if found.singles else tag("div", f"{len(found.cells)} of {record.n_heads} heads measured", css="sub")
+    known = "" if found.singles else tag("div", f"{len(found.cells)} of {record.n_heads} heads measured", css="sub below")
     drawn = head_grid.picture(*shape, found.cells, marked, hatching)
-    key = tag("div", tag("span", css="swatch frozen"), "frozen set", css="legend") if marked else ""
-    return tag("div", title, drawn, key, known, css="card mapcard")
+    return tag("div", title, drawn, known, css="card mapcard")
 
 
 def show_singles(found: Found) -> Markup:
     """Every head alone, ranked."""
     record, pool = found.record, set(pool_of(found))
     if not found.singles:
-        return _not_yet("Heads are ranked when each has been measured on every discovery example.")
+        return show_so_far(found)
     frozen = record.frozen_set or HeadSet()
 
     def place(head: Head) -> str:
@@ -232,6 +233,31 @@ def show_singles(found: Found) -> Markup:
     columns = [*_tally_columns("Head"), Column("Part of")]
     said = f"{formats.count(len(rows))} heads, each alone; n = {formats.count(record.n_discovery)} discovery examples"
     return _ranking(table(columns, rows, "singles"), "singles", said, record)
+
+
+def show_so_far(found: Found) -> Markup:
+    """The heads measured so far, best balance first, before there is a ranking."""
+    said = "Heads are ranked at the end of stage 1."
+    if not found.cells:
+        return _not_yet(said)
+    cells = sorted(found.cells.values(), key=lambda cell: (cell.harms - cell.fixes, cell.harms, cell.head))
+    rows = [
+        Row(
+            [
+                tag("span", cell.head, css="chip"),
+                signed(formats.points(cell.gain, cell.n), cell.gain),
+                formats.count(cell.fixes),
+                formats.count(cell.harms),
+                f"{formats.count(cell.measured)} of {formats.count(cell.n)}",
+            ]
+        )
+        for cell in cells
+    ]
+    numbers = ("Gain so far, points", "Fixes", "Harms", "Examples measured")
+    columns = [Column("Head"), *(Column(number, "n") for number in numbers)]
+    end = tag("span", filter_box("so-far", "Filter by head"), css="end")
+    tools = tag("div", tag("span", f"Not final. {said}", css="sub"), end, css="tools")
+    return join([tools, tag("div", table(columns, rows, "so-far"), css="tall")])
 
 
 def show_subsets(found: Found) -> Markup:
@@ -326,14 +352,19 @@ def _ranking(drawn: Markup, name: str, said: str, record: SearchRecord) -> Marku
 
 def _plot_head(title: str, search: str, name: str, note: str) -> Markup:
     end = tag("span", downloads.link(search, name), css="end")
-    return tag("div", tag("span", f"{title}. ", tag("span", note, css="sub"), css="k"), end, css="tools bare")
+    return join([tag("div", tag("span", title, css="k"), end, css="tools bare"), tag("div", note, css="sub note")])
 
 
 def _not_yet(text: str) -> Markup:
     return tag("p", text, css="sub empty")
 
 
+def _troubled(error: CelError) -> Markup:
+    link = tag("a", "Searches", href="/")
+    return tag("div", layout.page_head("Search", join(["All of them: ", link])), layout.explained(error), css="stack")
+
+
 def _no_search() -> Markup:
     link = tag("a", "Searches", href="/")
     text = join(["Begin one as ", link, " describes, and it appears here while it runs."])
-    return join([layout.page_head("Search"), notice("No searches yet", text)])
+    return tag("div", layout.page_head("Search"), notice("No searches yet", text), css="stack")

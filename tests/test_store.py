@@ -192,12 +192,12 @@ def test_after_the_freeze_the_comparison_is_counted(store, search):
 
 def test_a_search_whose_process_is_gone_reads_as_interrupted_and_can_be_claimed(store, search, monkeypatch):
     with pytest.raises(StoreError, match="is running: only a stopped, interrupted or failed search can be resumed"):
-        store.claim(search)
+        store.claim(search, {})
     monkeypatch.setattr(owner, "is_alive", lambda *_: False)
     assert store.search(search).status is Status.INTERRUPTED
     monkeypatch.undo()
     store.end(search, Status.STOPPED, 2.0)
-    assert store.claim(search).status is Status.RUNNING
+    assert store.claim(search, {}).status is Status.RUNNING
 
 
 def test_unknown_and_ambiguous_ids_are_said(store, search):

@@ -43,7 +43,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--b", type=float, default=usual.b, help="task A's aim for its own feature (default: %(default)g)")
     parser.add_argument("--c", type=float, default=usual.c, help="task B's aim for its own feature (default: %(default)g)")
     parser.add_argument(
-        "--steps", type=_steps, default=usual.steps, metavar="N|checkpoint|converged", help="(default: %(default)s)"
+        "--steps",
+        type=_steps,
+        default=usual.steps,
+        metavar="N|checkpoint|converged",
+        help="how long each run is (default: %(default)s, which is ceil(log(1/alpha) / (eta alpha^2)) steps)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

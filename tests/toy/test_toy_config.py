@@ -2,12 +2,13 @@
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 
 import numpy as np
 import pytest
 
 from cel_core.errors import ToyError
+from cel_core.toy import config as config_module
 from cel_core.toy.config import Beyond, ToyConfig
 from cel_core.toy.model import total
 from cel_core.toy.training import settled, train
@@ -61,6 +62,7 @@ BAD = [
     (dict(steps=10**9), "steps 1000000000 is not between 1"),
     (dict(alpha=1e-3), "needs 1.38e\\+08 steps to its checkpoint"),
     (dict(alpha=1e-200), "to its checkpoint, more than"),
+    (dict(alpha=1e-200, steps=10), "alpha 1e-200 is not at least 1e-06"),
 ]
 
 
@@ -121,6 +123,44 @@ def test_settings_survive_json():
         ToyConfig.from_plain({"gamma": 1})
     with pytest.raises(ToyError, match="alpha -1"):
         ToyConfig.from_plain({"alpha": -1})
+
+
+def test_equal_settings_are_written_alike_and_share_their_key():
+    plain = ToyConfig(a=2, alpha=0.5, heads=3, steps=40, beyond=Beyond(label_noise=0.0, task_weights=(1, 2)))
+    typed = ToyConfig(
+        a=np.float64(2.0),
+        alpha=float(np.float32(0.5)),
+        heads=np.int64(3),  # type: ignore[arg-type]
+        steps=np.int32(40),  # type: ignore[arg-type]
+        beyond=Beyond(label_noise=-0.0, task_weights=[1.0, np.float64(2)]),  # type: ignore[arg-type]
+    )
+    assert plain == typed and typed.last_step == 40
+    assert json.dumps(asdict(plain)) == json.dumps(asdict(typed))
+    assert plain.key("descent") == typed.key("descent")
+
+
+def test_every_setting_and_every_addition_changes_the_key(monkeypatch: pytest.MonkeyPatch):
+    base = ToyConfig(steps=40, beyond=Beyond(batch_size=4))
+    switches = dict(
+        dense=True,
+        learnt_encoding=True,
+        optimizer="adam",
+        batch_size=5,
+        label_noise=0.5,
+        weight_decay=0.01,
+        init_scale=3,
+        task_weights=(1, 2),
+        n_tasks=3,
+    )
+    settings = dict(a=2.5, b=2, c=2, alpha=0.2, eta=0.04, heads=4, steps="checkpoint", seed=1)
+    assert {field.name for field in fields(ToyConfig)} == {*settings, "beyond"}
+    assert {field.name for field in fields(Beyond)} == set(switches)
+    others = [replace(base, **{name: value}) for name, value in settings.items()]
+    others += [replace(base, beyond=replace(base.beyond, **{name: value})) for name, value in switches.items()]
+    keys = [each.key() for each in (base, *others)] + [base.key("descent"), base.key("flow"), base.key(5), base.key("5")]
+    monkeypatch.setattr(config_module, "VERSION", 2)
+    keys.append(base.key())
+    assert len(set(keys)) == len(keys) == 23
 
 
 def test_below_the_step_limit_runs_settle_and_above_it_none_does():

@@ -210,7 +210,7 @@ def test_weight_decay_pulls_the_aggregate_below_its_optimum():
 
 
 def test_four_tasks_follow_the_general_prediction():
-    runs = populate(ToyConfig(alpha=0.3, steps="converged", beyond=Beyond(n_tasks=4)), 1500)
+    runs = populate(ToyConfig(alpha=0.3, steps="converged", beyond=Beyond(n_tasks=4)), 1000)
     summary = runs.summary()
     assert summary.pr_event_predicted == pytest.approx((2 / 3) ** 4)
     assert abs(summary.pr_event - summary.pr_event_predicted) < 3 * summary.pr_event_se

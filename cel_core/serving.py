@@ -1,0 +1,232 @@
+"""The process that owns the model: runs queued searches, and answers live requests between their batches.
+
+``python -m cel_core.serving STORE`` reads one JSON object a line from standard input and writes its state and replies, one a
+line, to standard output (see `cel_core.worker`, which starts it). It ends when its input ends.
+
+One thread listens; the main thread does all the work. A search reports after every batch, and there everything that cannot
+wait is done: a stop, a live request (newest of each session), a question. So a toggle never waits behind a search, and a
+newer toggle overtakes an older one after the chunk it is in.
+"""
+
+import json
+import os
+import sys
+import threading
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from cel_core import experiment, generation
+from cel_core.config import SearchConfig
+from cel_core.errors import CelError
+from cel_core.evaluation import Evaluator
+from cel_core.heads import INTACT, HeadSet
+from cel_core.models import Model
+from cel_core.prompts import encode
+from cel_core.records import Part, SearchRecord
+from cel_core.store import Store
+from cel_core.tasks import Example, Scoring, find_task
+from cel_core.worker import WorkerState, as_message
+
+CHUNK = 32  # examples of a live request evaluated before somebody else's turn
+N_MODELS = 2  # kept in memory: a search's, and that of a page looking at another search
+MAX_WRITTEN = 48  # tokens of an answer to a prompt of the user's own
+
+
+@dataclass
+class _LiveRequest:
+    search: str
+    part: Part
+    head_set: HeadSet
+
+
+class _Server:
+    def __init__(self, store: Store, output: TextIO) -> None:
+        self.store = store
+        self.output = output
+        self.changed = threading.Condition()
+        self.searches: deque[str] = deque()
+        self.stopping: set[str] = set()
+        self.live: OrderedDict[str, _LiveRequest] = OrderedDict()
+        self.questions: deque[dict[str, Any]] = deque()
+        self.models: OrderedDict[tuple[str, str, str], Model] = OrderedDict()
+        self.evaluators: dict[tuple[Any, ...], Evaluator] = {}
+        self.state = WorkerState()
+
+    def listen(self, lines: TextIO) -> None:
+        """Take in requests until there are no more; then the dashboard is gone, and so is this process."""
+        for line in lines:
+            message = json.loads(line)
+            with self.changed:
+                match message["do"]:
+                    case "run":
+                        self.searches.append(message["search"])
+                        self.stopping.discard(message["search"])
+                    case "stop":
+                        self.stopping.add(message["search"])
+                    case "live":
+                        request = _LiveRequest(message["search"], Part(message["part"]), HeadSet.parse(message["heads"]))
+                        self.live[message["session"]] = request
+                    case _:
+                        self.questions.append(message)
+                self.changed.notify()
+        os._exit(0)  # outcomes are stored every second, and the search can be resumed
+
+    def work(self) -> None:
+        """Do what is asked, for ever."""
+        self.say(WorkerState())
+        while True:
+            with self.changed:
+                while not (self.searches or self.live or self.questions or self.stopping):
+                    self.changed.wait()
+            self.urgent()
+            if self.searches:
+                self.run(self.searches.popleft())
+
+    def run(self, search: str) -> None:
+        """Run or resume one search; how it ends is in the store."""
+        self.say(WorkerState("loading", search))
+        try:
+            experiment.resume(search, self.store, self.between_batches, self.model)
+        except (CelError, experiment.Stopped) as ended:
+            self.say(WorkerState(detail=str(ended)))
+        except Exception as error:  # a fault of this program: the search is marked failed, the worker lives on
+            sys.excepthook(type(error), error, error.__traceback__)
+        self.stopping.discard(search)
+        self.say(WorkerState())
+
+    def between_batches(self, progress: experiment.Progress) -> None:
+        """What a running search calls after each batch."""
+        if progress.search in self.stopping:
+            raise experiment.Stopped("stopped")
+        if progress.stage != self.state.detail:
+            self.say(WorkerState("running", progress.search, detail=progress.stage))
+        self.urgent()
+
+    def urgent(self) -> None:
+        """Answer all live requests and questions; stop what waits in the queue and is not wanted any more."""
+        for search in [search for search in self.searches if search in self.stopping]:
+            self.searches.remove(search)
+            self.store.end(search, experiment.Status.STOPPED, self.store.search(search).duration_s)
+        if self.state.search not in self.stopping:
+            self.stopping.clear()
+        while self.questions or self.live:
+            if self.state.search in self.stopping:
+                return
+            if self.questions:
+                self.reply(self.questions.popleft())
+                continue
+            with self.changed:
+                session, request = self.live.popitem(last=False)
+            self.serve(session, request)
+
+    def serve(self, session: str, request: _LiveRequest) -> None:
+        """Make the outcomes a session waits for, chunk by chunk; put it back in line after each."""
+        wanted = [INTACT, request.head_set] if request.head_set else [INTACT]
+        try:
+            record = self.store.search(request.search)
+            known = self.store.known(record.id, request.part, wanted)
+            examples = self.store.examples(record.id, request.part)
+            missing = {
+                head_set: sorted(set(range(len(examples))) - set(known[head_set][0].tolist() if head_set in known else ()))
+                for head_set in wanted
+            }
+            n_missing = sum(map(len, missing.values()))
+            total = len(wanted) * len(examples)
+            if n_missing:
+                evaluator = self.evaluator(record)
+                for head_set, numbers in missing.items():
+                    for frame in evaluator.outcomes([head_set], [examples[number] for number in numbers[:CHUNK]]):
+                        self.store.add_outcomes(record.id, request.part, frame)
+                        n_missing -= len(frame)
+            self.send({"session": session, "done": total - n_missing, "total": total, "running": n_missing > 0})
+        except CelError as error:
+            self.send({"session": session, "error": str(error)})
+            return
+        if n_missing:
+            with self.changed:
+                self.live.setdefault(session, request)  # unless a newer request has taken its place
+
+    def reply(self, question: dict[str, Any]) -> None:
+        """Answer one question of a page."""
+        try:
+            record = self.store.search(question["search"])
+            head_set = HeadSet.parse(question["heads"])
+            evaluator = self.evaluator(record)
+            head_set.within(*evaluator.model.geometry[:2])
+            if question["do"] == "answer":
+                value: Any = _write(evaluator.model, question["text"], head_set, MAX_WRITTEN)
+            else:
+                value = _explained(evaluator, self.example(record, question["example"]), head_set)
+            self.send({"reply": question["id"], "value": value})
+        except CelError as error:
+            self.send({"reply": question["id"], "error": str(error)})
+
+    def example(self, record: SearchRecord, key: str) -> Example:
+        """One of a search's examples that may be looked at."""
+        for part in (Part.DISCOVERY, Part.HELD_OUT) if record.frozen_set else (Part.DISCOVERY,):
+            for example in self.store.examples(record.id, part):
+                if example.key == key:
+                    return example
+        raise CelError(f"search {record.id} has no example '{key[:40]}' that can be shown: pick one from its list")
+
+    def evaluator(self, record: SearchRecord) -> Evaluator:
+        """The evaluator of a search, with its model loaded."""
+        config = record.config
+        key = (config.model, config.device, config.dtype, config.task, config.chat_template, config.allow_code_execution)
+        if key not in self.evaluators:
+            model = self.model(config)
+            self.evaluators[key] = Evaluator(model, find_task(config.task), config.chat_template, config.allow_code_execution)
+        return self.evaluators[key]
+
+    def model(self, config: SearchConfig) -> Model:
+        """The model of a search, loaded once; the one not used for longest makes room."""
+        key = (config.model, config.device, config.dtype)
+        if key not in self.models:
+            while len(self.models) >= N_MODELS:
+                gone, _ = self.models.popitem(last=False)
+                self.evaluators = {kept: value for kept, value in self.evaluators.items() if kept[:3] != gone}
+            self.models[key] = experiment.load_checked(config)
+        self.models.move_to_end(key)
+        return self.models[key]
+
+    def say(self, state: WorkerState) -> None:
+        """Tell the dashboard what is going on."""
+        newest = next(reversed(self.models.values())) if self.models else None
+        if newest is not None:
+            state = WorkerState(state.status, state.search, newest.spec, str(newest.device), newest.dtype, state.detail)
+        self.state = state
+        self.send(as_message(state))
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.output.write(json.dumps(message) + "\n")
+        self.output.flush()
+
+
+def _write(model: Model, text: str, head_set: HeadSet, max_new_tokens: int, stop: str = "\n\n") -> list[str]:
+    """Greedy continuations, intact and without the heads."""
+    prompt = generation.Prompt(encode(model.tokenizer, text), stop)
+    answers = generation.write(model, [INTACT, head_set], [prompt], max_new_tokens)
+    return [generation.decode(model, tokens).split(stop)[0] for (tokens,) in answers]
+
+
+def _explained(evaluator: Evaluator, example: Example, head_set: HeadSet) -> dict[str, str]:
+    prompt = evaluator.rendered(example)
+    if evaluator.task.scoring != Scoring.GREEDY:
+        return {"prompt": prompt, "intact": "", "ablated": ""}
+    n_tokens = len(evaluator.requests(example)[0].continuation) + 4
+    intact, ablated = _write(evaluator.model, prompt, head_set, n_tokens, stop="\n")
+    return {"prompt": prompt, "intact": intact, "ablated": ablated}
+
+
+def main() -> None:
+    """Serve the dashboard that started this process."""
+    output = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints must not get between the messages
+    server = _Server(Store(sys.argv[1]), output)
+    threading.Thread(target=server.listen, args=(sys.stdin,), daemon=True).start()
+    server.work()
+
+
+if __name__ == "__main__":
+    main()

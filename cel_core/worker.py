@@ -1,0 +1,220 @@
+"""The dashboard's handle on the process that owns the model.
+
+The process (`cel_core.serving`) is a program of its own, started with this one's interpreter: it runs queued searches and
+answers live requests between their batches. The two speak in lines of JSON over its standard input and output. When this
+process ends, however it ends, the other reads the end of its input and goes too. When the other one dies (out of memory,
+killed), the search it ran is marked failed with the reason, can be resumed, and a new process is started.
+
+What a request produces is in the store; this handle only tells how far it is. No tensor library is loaded here.
+"""
+
+import json
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from cel_core.config import SearchConfig
+from cel_core.errors import CelError, StoreError
+from cel_core.heads import HeadSet
+from cel_core.records import Part, Status
+from cel_core.store import Store
+from cel_core.tasks import find_task
+
+REPLY_S = 120.0  # how long a question may take: a model may have to be loaded first
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """What the worker does now."""
+
+    status: str = "idle"  # idle, loading, running, dead
+    search: str | None = None
+    model: str = ""
+    device: str = ""
+    dtype: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class LiveState:
+    """How far a session's newest live request is, in outcomes."""
+
+    done: int = 0
+    total: int = 0
+    running: bool = False
+    error: str = ""
+
+
+class Worker:
+    """Starts, feeds and watches the process that owns the model; its methods may be called from any thread."""
+
+    def __init__(self, store_path: str | Path) -> None:
+        self._store = Store(store_path)
+        self._lock = threading.Lock()
+        self._state = WorkerState()
+        self._live: dict[str, LiveState] = {}
+        self._waiting: dict[int, Future[Any]] = {}
+        self._numbers = count(1)
+        self._process: subprocess.Popen[str] | None = None
+        self._closing = False
+
+    def start(self) -> None:
+        """Start the process."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "cel_core.serving", str(self._store.path.resolve())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).resolve().parent.parent,
+        )
+        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
+
+    def close(self) -> None:
+        """End the process; a search it runs can be resumed."""
+        self._closing = True
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+
+    def state(self) -> WorkerState:
+        """What the worker does now."""
+        return self._state
+
+    def launch(self, config: SearchConfig) -> str:
+        """Queue a new search; its id.
+
+        Raises:
+            ConfigError: the task is unknown.
+            StoreError: the store cannot be written.
+        """
+        find_task(config.task)
+        search = self._store.create_search(config, {}, Status.QUEUED)
+        self._send({"do": "run", "search": search})
+        return search
+
+    def resume(self, search: str) -> None:
+        """Queue a stopped, interrupted or failed search.
+
+        Raises:
+            StoreError: there is none of that id, or it cannot be resumed.
+        """
+        record = self._store.search(search)
+        if record.status in (Status.QUEUED, Status.RUNNING, Status.DONE):
+            raise StoreError(f"search {record.id} is {record.status}: only a stopped, interrupted or failed one can be resumed")
+        self._store.queue(record.id)
+        self._send({"do": "run", "search": record.id})
+
+    def stop(self, search: str) -> None:
+        """Stop a queued or running search within one batch; what was evaluated is kept.
+
+        Raises:
+            StoreError: there is none of that id.
+        """
+        self._send({"do": "stop", "search": self._store.search(search).id})
+
+    def live(self, session: str, search: str, part: Part, head_set: HeadSet) -> None:
+        """Ask for all outcomes of one head set on one side of a search; the newest request of a session overtakes its older.
+
+        The outcomes appear in the store; `live_state` tells how many are there.
+        """
+        self._live[session] = LiveState(running=True)
+        self._send({"do": "live", "session": session, "search": search, "part": str(part), "heads": str(head_set)})
+
+    def live_state(self, session: str) -> LiveState:
+        """How far a session's newest live request is."""
+        return self._live.get(session, LiveState())
+
+    def answer(self, search: str, text: str, head_set: HeadSet) -> tuple[str, str]:
+        """Greedy continuations of any text by a search's model, intact and without the heads.
+
+        Raises:
+            CelError: the model cannot answer, or the worker is gone.
+        """
+        intact, ablated = self._ask({"do": "answer", "search": search, "text": text, "heads": str(head_set)})
+        return intact, ablated
+
+    def explain(self, search: str, example: str, head_set: HeadSet) -> dict[str, str]:
+        """An example as the model reads it, and what it writes: ``prompt``, ``intact`` and ``ablated``.
+
+        Raises:
+            CelError: there is no such example, it is sealed, or the worker is gone.
+        """
+        return self._ask({"do": "explain", "search": search, "example": example, "heads": str(head_set)})
+
+    def _ask(self, message: dict[str, Any]) -> Any:
+        number = next(self._numbers)
+        future: Future[Any] = Future()
+        self._waiting[number] = future
+        try:
+            self._send(message | {"id": number})
+            return future.result(REPLY_S)
+        except TimeoutError as error:
+            raise CelError(f"the worker has not answered for {REPLY_S:.0f} s: try again when it is idle") from error
+        finally:
+            self._waiting.pop(number, None)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        process = self._process
+        try:
+            if process is None or process.stdin is None:
+                raise BrokenPipeError
+            with self._lock:
+                process.stdin.write(json.dumps(message) + "\n")
+                process.stdin.flush()
+        except (BrokenPipeError, ValueError) as error:
+            raise CelError("the worker is not running: wait a moment, or start the dashboard again") from error
+
+    def _listen(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            message = json.loads(line)
+            if "state" in message:
+                self._state = WorkerState(**message["state"])
+            elif "session" in message:
+                session = message.pop("session")
+                self._live[session] = LiveState(**message)
+            elif (future := self._waiting.get(message["reply"])) is not None:
+                if "error" in message:
+                    future.set_exception(CelError(message["error"]))
+                else:
+                    future.set_result(message["value"])
+        self._ended(process.wait())
+
+    def _ended(self, status: int) -> None:
+        """The process is gone: say so wherever somebody waits, and start another unless this one was closed."""
+        if self._closing:
+            return
+        reason = (
+            f"the worker was killed (signal {-status}); perhaps memory ran out"
+            if status < 0
+            else f"the worker ended ({status})"
+        )
+        lost, self._state = self._state, replace(self._state, status="dead", search=None, detail=reason)
+        for future in list(self._waiting.values()):
+            future.set_exception(CelError(f"{reason}: try again"))
+        self._live = {session: replace(live, running=False, error=reason) for session, live in self._live.items()}
+        try:
+            if lost.search is not None:
+                record = self._store.search(lost.search)
+                self._store.end(
+                    record.id, Status.FAILED, record.duration_s, f"{reason}; resume it to go on from what is stored"
+                )
+            self.start()
+            for record in reversed(self._store.searches()):
+                if record.status is Status.QUEUED:
+                    self._send({"do": "run", "search": record.id})
+        except CelError as error:
+            self._state = replace(self._state, detail=f"{reason}; {error}")
+
+
+def as_message(state: WorkerState) -> dict[str, Any]:
+    """A state as the process sends it."""
+    return {"state": asdict(state)}

@@ -1,0 +1,62 @@
+"""A store filled with made-up searches, and the dashboard on it, served from this process."""
+
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Error, sync_playwright
+
+from cel_core.store import Store
+from tests.pages import made_up
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty store."""
+    return Store(tmp_path / "cel.duckdb")
+
+
+@pytest.fixture(scope="session")
+def searches(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, dict[str, str]]:
+    """A store with one search of every state, and their ids; tests only read it."""
+    filled = Store(tmp_path_factory.mktemp("store") / "cel.duckdb")
+    return filled, made_up.every_state(filled)
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def served(store: Store) -> Iterator[str]:
+    """The dashboard's address, while the test runs."""
+    import app  # noqa: PLC0415  Gradio takes seconds to import, and most tests do without
+
+    demo = app.build(store)
+    yield app.launch(demo, store, free_port(), wait=False).rstrip("/")
+    demo.close()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """A real Chromium: Debian's or Playwright's own; without one, tests are skipped, and fail in CI."""
+    options = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+    options += ["--disable-component-update", "--disable-sync"]
+    with sync_playwright() as playwright:
+        found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+        try:
+            browser = playwright.chromium.launch(executable_path=found, args=options)
+        except Error as error:
+            reason = f"no Chromium: install Debian's package chromium, or run playwright install chromium ({error})"
+            if os.environ.get("CI"):
+                pytest.fail(reason)
+            pytest.skip(reason)
+        yield browser
+        browser.close()

@@ -1,0 +1,63 @@
+"""The head map: colours, bounds and marks."""
+
+import re
+
+import pandas as pd
+
+from cel_core.heads import Head, HeadSet
+from cel_core.search import Tally
+from pages import head_grid
+from pages.head_grid import Cell
+
+
+def tally(head: Head, fixes: int, harms: int, exact: bool = True) -> Tally:
+    return Tally(HeadSet((head,)), fixes, harms, 50 + fixes - harms, 100, exact)
+
+
+def cell_of(drawn: str, head: str) -> str:
+    (found,) = re.findall(rf'<span class="[^"]*"[^>]*data-tip="{head} [^>]*>', drawn)
+    return found
+
+
+def test_colour_follows_the_sign_of_the_gain_and_is_symmetric():
+    cells = head_grid.of_ranking([tally(Head(0, 0), 10, 0), tally(Head(0, 1), 0, 10), tally(Head(1, 0), 3, 3)])
+    drawn = head_grid.picture(2, 2, cells, HeadSet())
+    assert 'class="cell up" style="--t:100"' in cell_of(drawn, "L0H0")
+    assert 'class="cell down" style="--t:100"' in cell_of(drawn, "L0H1")
+    assert 'class="cell" style="--t:0"' in cell_of(drawn, "L1H0")
+    assert 'class="cell none"' in cell_of(drawn, "L1H1")
+
+
+def test_a_dropped_head_is_hatched_and_called_a_bound():
+    cells = head_grid.of_ranking([tally(Head(0, 0), 10, 0), tally(Head(0, 1), 4, 1, exact=False)])
+    found = cell_of(head_grid.picture(1, 2, cells, HeadSet()), "L0H1")
+    assert "bound" in found and "+3.0 points at most" in found
+
+
+def test_a_head_measured_in_part_is_hatched_while_the_search_runs():
+    rows = [("L0H0", 2, 1, 10), ("L0H1", 3, 0, 20), ("L0H0,L0H1", 9, 0, 20)]
+    tallies = pd.DataFrame(rows, columns=["head_set", "fixes", "harms", "n"])
+    cells = head_grid.of_tallies(tallies, 20)
+    assert cells == {Head(0, 0): Cell(Head(0, 0), 2, 1, 20, 10), Head(0, 1): Cell(Head(0, 1), 3, 0, 20, 20)}
+    assert cells[Head(0, 0)].partial and not cells[Head(0, 1)].partial
+    assert cells[Head(0, 0)].gain == 0.05
+
+
+def test_one_ruinous_head_does_not_drain_the_others_of_colour():
+    cells = [Cell(Head(0, i), 3, 0, 100, 100) for i in range(9)] + [Cell(Head(1, 0), 0, 90, 100, 100)]
+    assert head_grid.limit_of(cells) == 0.03
+    assert "−3.0 and below" in head_grid.legend(0.03, cells, head_grid.AT_MOST, marked=False)
+
+
+def test_the_frozen_set_is_outlined():
+    cells = head_grid.of_ranking([tally(Head(0, 0), 1, 0), tally(Head(0, 1), 0, 1)])
+    drawn = head_grid.picture(1, 2, cells, HeadSet((Head(0, 1),)))
+    assert "off" in cell_of(drawn, "L0H1") and "off" not in cell_of(drawn, "L0H0")
+
+
+def test_large_models_stay_within_the_page():
+    for n_layers, n_heads in ((36, 16), (28, 24)):
+        drawn = head_grid.picture(n_layers, n_heads, {}, HeadSet())
+        width, height = (int(re.search(rf"--cell-{side}:(\d+)px", drawn)[1]) for side in ("width", "height"))
+        assert 24 + n_heads * (width + 2) <= 500 and n_layers * (height + 2) <= 640
+        assert width >= 12 and height >= 11

@@ -1,0 +1,157 @@
+"""What the Search and Searches pages ask of the store, and what they say."""
+
+from typing import Any
+
+import pytest
+
+from cel_core import owner
+from cel_core.errors import StoreError
+from cel_core.records import Part, Status
+from cel_core.store import Store
+from pages import downloads, evidence, figures, headline, search
+from pages import searches as searches_page
+from tests.pages import made_up
+
+Searches = tuple[Store, dict[str, str]]
+
+
+class Watched:
+    """A store that notes which sides of which searches are asked about."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.asked = store, list[Part]()
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.store, name)
+
+        def noted(*arguments: Any) -> Any:
+            self.asked += [argument for argument in arguments if isinstance(argument, Part)]
+            return method(*arguments)
+
+        return noted
+
+
+@pytest.mark.parametrize("state", ["running", "loading", "stopped", "failed"])
+def test_held_out_examples_are_not_asked_for_before_the_freeze(searches: Searches, state: str):
+    store, ids = searches
+    watched = Watched(store)
+    found = search.gather(watched, store.search(ids[state]))  # type: ignore[arg-type]
+    assert Part.HELD_OUT not in watched.asked
+    assert found.paired is None
+    shown = search.show_flips(found.record, None, "") + evidence.show(found.record, None)
+    assert "once the frozen set has been compared on the held-out examples" in shown
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("running", "Held-out examples stay sealed until the set is frozen."),
+        ("loading", "Loading the model and the rows"),
+        ("stopped", "1,000 of 1,960 evaluations"),
+        ("failed", "Check the name, or give a local folder"),
+        ("none", "The pool held no beneficial set"),
+        ("done", "95 % interval"),
+    ],
+)
+def test_every_state_says_what_it_is(searches: Searches, state: str, said: str):
+    store, ids = searches
+    found = search.gather(store, store.search(ids[state]))
+    assert said in search.show_top(found, None)
+    assert str(found.record.status) in search.show_top(found, None)
+
+
+def test_the_map_fills_in_from_tallies_while_the_search_runs(searches: Searches):
+    store, ids = searches
+    found = search.gather(store, store.search(ids["running"]))
+    assert (len(found.cells), found.singles) == (24, [])
+    assert "24 of 48 heads measured" in search.show_map(found)
+    assert "Not final" in search.show_singles(found)
+
+
+def test_an_interrupted_search_says_that_its_process_is_gone(store: Store, monkeypatch: pytest.MonkeyPatch):
+    running = made_up.halfway(store)
+    monkeypatch.setattr(owner, "is_alive", lambda *_: False)
+    record = store.search(running.id)
+    assert record.status is Status.INTERRUPTED
+    assert "the process that ran it is gone" in headline.state(record, None)
+    assert f"--resume {record.id}" in headline.state(record, None)
+
+
+def test_time_left_follows_the_pace_since_the_stage_was_first_seen(store: Store, monkeypatch: pytest.MonkeyPatch):
+    running = made_up.MadeUpSearch(store, made_up.Story()).plan()
+    now = [100.0]
+    monkeypatch.setattr(search.time, "monotonic", lambda: now[0])
+    seen = search.Seen()
+    store.progress(running.id, "stage 1 of 2", 100, 500, 1.0)
+    assert seen.left_s(store.search(running.id)) is None
+    now[0] += 10
+    store.progress(running.id, "stage 1 of 2", 200, 500, 11.0)
+    assert seen.left_s(store.search(running.id)) == pytest.approx(30)
+    store.progress(running.id, "stage 2 of 2", 0, 400, 12.0)
+    assert seen.left_s(store.search(running.id)) is None
+
+
+def test_dropped_heads_are_ranked_with_their_bounds(searches: Searches):
+    store, ids = searches
+    found = search.gather(store, store.search(ids["large"]))
+    inexact = [tally for tally in found.singles if not tally.exact]
+    assert inexact and search.show_singles(found).count("≥ ") == len(inexact)
+
+
+def test_pages_of_no_search_and_of_an_unknown_one(store: Store):
+    assert search.find(store, "") is None
+    assert "No searches yet" in searches_page.show([])
+    with pytest.raises(StoreError):
+        search.find(store, "<b>")
+
+
+def test_the_newest_search_is_opened_where_none_is_named(searches: Searches):
+    store, ids = searches
+    newest = search.find(store, "")
+    assert newest is not None and newest.id == store.searches()[0].id
+    assert search.find(store, ids["done"]).id == ids["done"]  # type: ignore[union-attr]
+
+
+def test_the_list_has_a_row_for_every_search(searches: Searches):
+    store, ids = searches
+    shown = searches_page.show(store.searches())
+    for found in ids.values():
+        assert shown.count(f'data-href="/search?run={found}"') == 1
+    assert shown.count("no beneficial set") == 1
+
+
+def test_the_command_that_runs_it_again_parses_to_the_same_plan():
+    config = made_up.Story(model="a model; rm -rf x", full=True).config
+    assert headline.command_of(config) == (
+        "python -m cel_core search --model 'a model; rm -rf x' --task arithmetic --discovery 40 --held-out 40 --p 5 --k 3 "
+        "--seed 0 --full-sweep"
+    )
+
+
+def test_downloads_are_the_tables_and_keep_the_seal(searches: Searches):
+    store, ids = searches
+    singles = downloads.frame_of(store, ids["done"], "singles")
+    assert (len(singles), singles["rank"].tolist()[:2]) == (48, [1, 2])
+    assert singles["exact"].dtype == bool
+    assert len(downloads.frame_of(store, ids["done"], "subsets")) == 25
+    record = store.search(ids["done"])
+    held_out = downloads.frame_of(store, record.id, "held-out")
+    assert record.held_out is not None
+    assert int((held_out["ablated_correct"] & ~held_out["intact_correct"]).sum()) == record.held_out.fixes
+    for state, name in (("running", "held-out"), ("running", "discovery"), ("done", "../../etc/passwd")):
+        with pytest.raises(StoreError):
+            downloads.frame_of(store, ids[state], name)
+
+
+def test_figures_hold_the_numbers_of_the_record(searches: Searches):
+    store, ids = searches
+    found = search.gather(store, store.search(ids["done"]))
+    record = found.record
+    assert record.held_out is not None
+    drawn = figures.discovery_against_held_out(record, found.subsets).to_dict()
+    rows = [row for rows in drawn["datasets"].values() for row in rows if "held_out" in row and "heads" in row]
+    assert [row["held_out"] for row in rows] == [100 * record.held_out.gain]
+    ranked = figures.ranked_singles(found.singles, search.pool_of(found)).to_dict()
+    points = [row for rows in ranked["datasets"].values() for row in rows if "rank" in row]
+    assert [row["points"] for row in points] == [100 * tally.gain for tally in found.singles]
+    assert {row["head"] for row in points if row["colour"] == figures.GAIN} == {str(head) for head in search.pool_of(found)}

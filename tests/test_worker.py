@@ -1,0 +1,148 @@
+"""The worker process for real, on a tiny model saved to a folder."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from cel_core.config import SearchConfig
+from cel_core.errors import CelError, ConfigError, StoreError
+from cel_core.heads import HeadSet
+from cel_core.records import Part, Status
+from cel_core.store import Store
+from cel_core.worker import Worker
+from tests.conftest import build_tiny
+
+PATIENCE_S = 120
+
+
+def until(condition, what: str):
+    """Wait for a condition to hold, and return what it gave."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory) -> SearchConfig:
+    folder = tmp_path_factory.mktemp("worker")
+    model = build_tiny("llama")
+    model.causal_lm.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+    rows = [{"passage": f"{i} is a number", "question": f"is {i} odd", "label": i % 2} for i in range(400)]
+    (folder / "boolq.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return SearchConfig(str(folder), "boolq", str(folder), n_discovery=8, n_held_out=8, p=3, k=2)
+
+
+def bigger(config: SearchConfig) -> SearchConfig:
+    """A search that takes long enough to do something meanwhile."""
+    return SearchConfig(**{**vars(config), "n_discovery": 300, "n_held_out": 50, "full_sweep": True})
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory):
+    worker = Worker(tmp_path_factory.mktemp("store") / "cel.duckdb")
+    worker.start()
+    yield worker
+    worker.close()
+
+
+@pytest.fixture(scope="module")
+def store(worker) -> Store:
+    return worker._store
+
+
+@pytest.fixture(scope="module")
+def done(worker, store, config) -> str:
+    """A finished search."""
+    search = worker.launch(config)
+    assert store.search(search).status in (Status.QUEUED, Status.RUNNING)
+    until(lambda: store.search(search).status is Status.DONE, "the search to finish")
+    return search
+
+
+def test_a_launched_search_runs_to_its_end_and_the_worker_is_idle_again(worker, store, done):
+    assert store.search(done).held_out.n == 8
+    assert store.search(done).environment["torch"]
+    until(lambda: worker.state().status == "idle", "the worker to be idle")
+    assert worker.state().dtype == "float32"
+
+
+def test_live_outcomes_appear_in_the_store(worker, store, done):
+    head_set = HeadSet.parse("L0H1,L1H2,L2H3")
+    worker.live("one", done, Part.HELD_OUT, head_set)
+    until(lambda: not worker.live_state("one").running, "the live outcomes")
+    assert worker.live_state("one").error == ""
+    assert len(store.paired(done, Part.HELD_OUT, head_set)) == 8
+
+
+def test_a_live_request_that_cannot_be_met_says_why(worker, done):
+    worker.live("bad", done, Part.DISCOVERY, HeadSet.parse("L9H9"))
+    until(lambda: worker.live_state("bad").error, "the error")
+    assert "L9H9 is not in this model" in worker.live_state("bad").error
+
+
+def test_a_prompt_is_answered_with_and_without_heads(worker, done):
+    intact, ablated = worker.answer(done, "hello", HeadSet.parse("L0H0"))
+    assert isinstance(intact, str) and isinstance(ablated, str)
+    with pytest.raises(CelError, match="L7H0 is not in this model"):
+        worker.answer(done, "hello", HeadSet.parse("L7H0"))
+
+
+def test_an_example_is_explained_and_a_forged_one_refused(worker, store, done):
+    (example, *_) = store.examples(done, Part.DISCOVERY)
+    assert worker.explain(done, example.key, HeadSet.parse("L0H0"))["prompt"] == example.context
+    with pytest.raises(CelError, match="has no example 'forged'"):
+        worker.explain(done, "forged", HeadSet())
+
+
+def test_a_live_request_is_answered_while_a_search_runs_and_stop_keeps_what_is_there(worker, store, config, done):
+    search = worker.launch(bigger(config))
+    until(lambda: store.search(search).done > 0, "the search to begin")
+    worker.live("two", done, Part.DISCOVERY, HeadSet.parse("L0H3,L2H0"))
+    until(lambda: not worker.live_state("two").running, "the live outcomes")
+    assert len(store.paired(done, Part.DISCOVERY, HeadSet.parse("L0H3,L2H0"))) == 8
+    assert store.search(search).status is Status.RUNNING  # it did not have to end first
+    worker.stop(search)
+    until(lambda: store.search(search).status is Status.STOPPED, "the stop")
+    kept = store.search(search).done
+    assert 0 < kept < store.search(search).total
+    until(lambda: worker.state().status == "idle", "the worker to be idle")
+
+
+def test_a_killed_worker_is_a_failed_search_with_a_reason_and_resumes(worker, store, config):
+    search = worker.launch(SearchConfig(**{**vars(bigger(config)), "seed": 5}))
+    until(lambda: store.search(search).done > 0, "the search to begin")
+    first = worker._process.pid
+    os.kill(first, signal.SIGKILL)
+    until(lambda: store.search(search).status is Status.FAILED, "the failure")
+    assert "the worker was killed (signal 9)" in store.search(search).error
+    until(lambda: worker._process.pid != first and worker.state().status == "idle", "another worker")
+    worker.resume(search)
+    until(lambda: store.search(search).status is Status.RUNNING, "the search to go on")
+    worker.stop(search)
+    until(lambda: store.search(search).status is Status.STOPPED, "the stop")
+
+
+def test_a_search_that_fails_says_so_and_the_worker_goes_on(worker, store, config, done):
+    search = worker.launch(SearchConfig(**{**vars(config), "model": "./nowhere"}))
+    until(lambda: store.search(search).status is Status.FAILED, "the failure")
+    assert "is not a folder" in store.search(search).error
+    with pytest.raises(ConfigError, match="task 'chess' is unknown"):
+        worker.launch(SearchConfig("demo", "chess"))
+    with pytest.raises(StoreError, match="is done: only a stopped"):
+        worker.resume(done)
+
+
+def test_closing_ends_the_process(tmp_path):
+    worker = Worker(tmp_path / "cel.duckdb")
+    worker.start()
+    until(lambda: worker.state().status == "idle", "the worker to start")
+    worker.close()
+    assert worker._process.poll() is not None
+    with pytest.raises(CelError, match="the worker is not running"):
+        worker.launch(SearchConfig("demo", "carry"))
