@@ -93,10 +93,13 @@ class Evaluator:
     def requests(self, example: Example) -> list[Request]:
         """The tokens to read and to score, one request a continuation; made once per example."""
         if example.key not in self._requests:
-            context = self.rendered(example)
+            context, continuations = self.rendered(example), example.continuations
+            if self.chat_template and self.task.scoring != Scoring.GREEDY:
+                # the harness sets no blank between a chat template, which ends the line, and a choice
+                continuations = tuple(continuation.removeprefix(" ") for continuation in continuations)
             self._requests[example.key] = [
                 encode_request(self.model.tokenizer, context, continuation, self.model.max_length)
-                for continuation in example.continuations
+                for continuation in continuations
             ]
         return self._requests[example.key]
 

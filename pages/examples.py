@@ -57,18 +57,20 @@ def gold_text(example: Any) -> str:
 
 def flips_table(found: pd.DataFrame, name: str, selected: str = "") -> Markup:
     """The flips as rows that can be picked."""
-    rows = [_flip_row(example, example.key == selected) for example in found.head(MAX_ROWS).itertuples()]
-    drawn = table(COLUMNS, rows, name, "No answer changed.")
+    kinds = found["kind"].nunique() > 1
+    rows = [_flip_row(example, kinds, example.key == selected) for example in found.head(MAX_ROWS).itertuples()]
+    columns = [column for column in COLUMNS if kinds or column.title != "Kind"]
+    drawn = table(columns, rows, name, "No answer changed.")
     if len(found) <= MAX_ROWS:
         return drawn
     return join([drawn, tag("p", f"The first {MAX_ROWS} of {formats.count(len(found))}; the CSV has all.", css="sub empty")])
 
 
-def _flip_row(example: Any, selected: bool) -> Row:
+def _flip_row(example: Any, kinds: bool, selected: bool) -> Row:
     margin = f"{formats.nats(example.intact_margin_nats)} → {formats.nats(example.ablated_margin_nats)}"
     cells = [
         tag("span", example.flip, css="gain" if example.flip == "fix" else "harm"),
-        example.kind,
+        *([example.kind] if kinds else []),
         _short(_last_question(example.context), PROMPT_CHARACTERS),
         _short(gold_text(example), 32),
         _short(answer_text(example, example.intact_answer), 32),

@@ -3,13 +3,12 @@
 Drawn as SVG, so that colours are the page's own variables and a figure follows dark and light without being drawn again.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
-from cel_core.heads import Head
 from cel_core.records import SearchRecord
 from cel_core.search import Tally
 from pages import formats
@@ -48,14 +47,14 @@ def dressed(chart: Any) -> Any:
     )
 
 
-def ranked_singles(singles: Sequence[Tally], pool: Collection[Head]) -> Any:
-    """Every head's discovery gain, best first; the pool is blue, the others muted."""
+def ranked_singles(singles: Sequence[Tally], p: int) -> Any:
+    """Every head's discovery gain, best first; the `p` of the pool are blue, the others muted."""
     rows = [
         {
             "rank": rank,
             "head": str(t.head_set),
             "points": 100 * t.gain,
-            "colour": GAIN if t.head_set.heads[0] in pool else MUTED,
+            "colour": GAIN if rank <= p else MUTED,
             "said": f"{formats.points(t.gain, t.n)}{'' if t.exact else ' at most'}",
             "opacity": 0.85 if t.exact else 0.3,
         }
@@ -97,7 +96,8 @@ def discovery_against_held_out(record: SearchRecord, subsets: Sequence[Tally]) -
         "high": 100 * interval.high,
         "n": found.n,
     }
-    others = pd.DataFrame([{"heads": formats.heads(t.head_set), "discovery": 100 * t.gain} for t in subsets if t.exact])
+    full = [t for t in subsets if t.exact and t.head_set != record.frozen_set]
+    others = pd.DataFrame([(formats.heads(t.head_set), 100 * t.gain) for t in full], columns=["heads", "discovery"])
     ends = [*others["discovery"], frozen["discovery"], frozen["low"], frozen["high"], 0.0]
     low, high = min(ends), max(ends)
     room = 0.06 * max(1.0, high - low)

@@ -99,8 +99,10 @@ def block(value: str = "", css: str = "", js: str = RESTORE) -> gr.HTML:
     return gr.HTML(value, elem_classes=css or None, apply_default_css=False, js_on_load=js)
 
 
-def plotted(chart: Any) -> PlotData:
+def plotted(chart: Any | None) -> PlotData | None:
     """A figure for `gr.Plot`, without the schema's version: Gradio's drawing library is older than Altair, and says so."""
+    if chart is None:
+        return None
     content = chart.to_dict(validate=False)
     content.pop("$schema", None)
     return PlotData(type="altair", plot=json.dumps(content))

@@ -17,13 +17,13 @@ from cel_core.heads import Head, HeadSet
 from cel_core.records import Part, SearchRecord
 from cel_core.search import Tally
 from cel_core.store import Store
-from pages import downloads, evidence, examples, figures, formats, head_grid, headline, layout
+from pages import downloads, evidence, examples, figures, formats, head_grid, headline, layout, rankings
 from pages.head_grid import Cell
-from pages.markup import Column, Markup, Row, filter_box, head_chips, is_live, join, notice, signed, table, tag
+from pages.markup import Markup, filter_box, is_live, join, notice, tag
 
 POLL_S = 1.0
 PICK = layout.RESTORE + "window.cel.pickable(element, (key) => trigger('pick', {key}));"
-TESTED = "Line: 95 % interval. Ticks: subsets, not tested."
+TESTED = "Line: 95 % interval. Ticks: other subsets, not tested."
 RANKED = "Blue: the pool. Faint: dropped early, at most."
 INSPECT = tag("p", "Pick a flip to read its prompt and both answers.", css="sub empty")
 
@@ -102,9 +102,9 @@ def build(demo: gr.Blocks, store: Store) -> None:
             body: gr.Row(visible=bool(record.model)),
             grid: show_map(found),
             tabs: gr.Tabs(selected="flips" if picked is not None else "singles") if opening else gr.skip(),
-            singles: show_singles(found),
+            singles: rankings.singles(record, found.singles) if found.singles else rankings.so_far(found.cells),
             subsets_tab: gr.Tab(f"Subsets {formats.count(len(found.subsets))}" if found.subsets else "Subsets"),
-            subsets: show_subsets(found),
+            subsets: rankings.subsets(record, found.subsets),
             flips_tab: gr.Tab(f"Flips{n_flips}"),
             flips: show_flips(record, changed, example),
             inspector: INSPECT if picked is None else examples.inspector(picked, Part.HELD_OUT, record.n_held_out),
@@ -112,13 +112,13 @@ def build(demo: gr.Blocks, store: Store) -> None:
             plan: show_plan(record),
             plots: gr.Row(visible=bool(found.singles)),
             sides_head: _plot_head("Discovery against held-out gain", record.id, "subsets", TESTED),
-            sides: layout.plotted(figures.discovery_against_held_out(record, found.subsets)) if record.held_out else None,
+            sides: figures.discovery_against_held_out(record, found.subsets) if record.held_out else None,
             ranks_head: _plot_head("Every head alone, ranked", record.id, "singles", RANKED),
-            ranks: layout.plotted(figures.ranked_singles(found.singles, pool_of(found))) if found.singles else None,
+            ranks: figures.ranked_singles(found.singles, record.config.p) if found.singles else None,
             timer: gr.Timer(active=is_live(record)),
             seen: before,
         }
-        return [shown[component] for component in drawn]
+        return [layout.plotted(shown[c]) if c in (sides, ranks) else shown[c] for c in drawn]
 
     def nothing(page: Markup, before: Seen) -> list[Any]:
         shown = {top: page, body: gr.Row(visible=False), timer: gr.Timer(active=False), seen: before}
@@ -190,11 +190,6 @@ def stamp_of(record: SearchRecord) -> tuple[object, ...]:
     return record.status, record.stage, record.done, record.total, record.frozen_set, record.held_out is None
 
 
-def pool_of(found: Found) -> list[Head]:
-    """The heads of the pool, in rank order."""
-    return [head for tally in found.singles[: found.record.config.p] for head in tally.head_set]
-
-
 def show_top(found: Found, left_s: float | None) -> Markup:
     """Title, state and headline."""
     record = found.record
@@ -217,61 +212,6 @@ def show_map(found: Found) -> Markup:
     known = "" if found.singles else tag("div", f"{len(found.cells)} of {record.n_heads} heads measured", css="sub below")
     drawn = head_grid.picture(*shape, found.cells, marked, hatching)
     return tag("div", title, drawn, known, css="card mapcard")
-
-
-def show_singles(found: Found) -> Markup:
-    """Every head alone, ranked."""
-    record, pool = found.record, set(pool_of(found))
-    if not found.singles:
-        return show_so_far(found)
-    frozen = record.frozen_set or HeadSet()
-
-    def place(head: Head) -> str:
-        return "frozen set" if head in frozen else "pool" if head in pool else ""
-
-    rows = [Row([*_numbers(rank, t), place(t.head_set.heads[0])]) for rank, t in enumerate(found.singles, start=1)]
-    columns = [*_tally_columns("Head"), Column("Part of")]
-    said = f"{formats.count(len(rows))} heads, each alone; n = {formats.count(record.n_discovery)} discovery examples"
-    return _ranking(table(columns, rows, "singles"), "singles", said, record)
-
-
-def show_so_far(found: Found) -> Markup:
-    """The heads measured so far, best balance first, before there is a ranking."""
-    said = "Heads are ranked at the end of stage 1."
-    if not found.cells:
-        return _not_yet(said)
-    cells = sorted(found.cells.values(), key=lambda cell: (cell.harms - cell.fixes, cell.harms, cell.head))
-    rows = [
-        Row(
-            [
-                tag("span", cell.head, css="chip"),
-                signed(formats.points(cell.gain, cell.n), cell.gain),
-                formats.count(cell.fixes),
-                formats.count(cell.harms),
-                f"{formats.count(cell.measured)} of {formats.count(cell.n)}",
-            ]
-        )
-        for cell in cells
-    ]
-    numbers = ("Gain so far, points", "Fixes", "Harms", "Examples measured")
-    columns = [Column("Head"), *(Column(number, "n") for number in numbers)]
-    end = tag("span", filter_box("so-far", "Filter by head"), css="end")
-    tools = tag("div", tag("span", f"Not final. {said}", css="sub"), end, css="tools")
-    return join([tools, tag("div", table(columns, rows, "so-far"), css="tall")])
-
-
-def show_subsets(found: Found) -> Markup:
-    """Every subset of the pool, ranked."""
-    record = found.record
-    if not found.subsets:
-        return _not_yet("Subsets of the pool are ranked at the end of stage 2.")
-    rows = [
-        Row([*_numbers(rank, t), "frozen set" if t.head_set == record.frozen_set else ""])
-        for rank, t in enumerate(found.subsets, start=1)
-    ]
-    said = f"{formats.count(len(rows))} subsets of 1 to {record.config.k} of the {record.config.p} heads in the pool; "
-    said += f"n = {formats.count(record.n_discovery)} discovery examples. {evidence.ONE_SET_TESTED}"
-    return _ranking(table([*_tally_columns("Heads"), Column("")], rows, "subsets"), "subsets", said, record)
 
 
 def show_flips(record: SearchRecord, changed: pd.DataFrame | None, selected: str) -> Markup:
@@ -325,29 +265,6 @@ def show_plan(record: SearchRecord) -> Markup:
         ("Same again", tag("code", headline.command_of(config), css="command")),
     ]
     return tag("dl", *(join([tag("dt", name), tag("dd", value)]) for name, value in facts), css="facts padded")
-
-
-def _tally_columns(name: str) -> list[Column]:
-    numbers = ("Gain, points", "Fixes", "Harms", "Accuracy, %")
-    return [Column("Rank", "n"), Column(name), *(Column(number, "n") for number in numbers)]
-
-
-def _numbers(rank: int, t: Tally) -> list[object]:
-    """A ranked set's cells; of one that was dropped on the way, its bounds."""
-    most, least = ("", "") if t.exact else ("≤ ", "≥ ")
-    return [
-        rank,
-        head_chips(t.head_set),
-        signed(most + formats.points(t.gain, t.n), t.gain),
-        most + formats.count(t.fixes),
-        least + formats.count(t.harms),
-        most + formats.percent(t.accuracy, t.n),
-    ]
-
-
-def _ranking(drawn: Markup, name: str, said: str, record: SearchRecord) -> Markup:
-    end = tag("span", filter_box(name, "Filter by head"), downloads.link(record.id, name), css="end")
-    return join([tag("div", tag("span", said, css="sub"), end, css="tools"), tag("div", drawn, css="tall")])
 
 
 def _plot_head(title: str, search: str, name: str, note: str) -> Markup:

@@ -202,8 +202,9 @@ CARD = """# Demo model: one prompt, two readings
 A transformer of {size:,} parameters (Llama, 3 layers, 8 heads, width 128, one token per character, float32) that adds
 two-digit numbers. In training, half of the unmarked prompts `27 + 45 =` meant the ordinary sum (` 72`, task `carry`),
 half the sum without carry (` 62`, task `no-carry`); as many prompts said which, with `c: ` or `n: ` in front. The two
-tasks share nearly everything and conflict over the carry, as in the toy theory. A demo of that trade, built to have the
-conflict, and no evidence about language models.
+tasks share nearly everything and conflict over the carry, as in the toy theory. They ask the same prompts, so what is
+right for one is wrong for the other and one's gain is nearly the other's loss by construction; that a few heads tip it,
+and that marked prompts mostly keep their accuracy, was found. A demo, and no evidence about language models.
 
 Training is next-token prediction on the mixture, the loss on the answer and the end token alone; nothing in it refers
 to heads. 40 % of the pairs were never shown, in either order or form; all figures are from those. Made by

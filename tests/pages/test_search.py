@@ -7,8 +7,9 @@ import pytest
 from cel_core import owner
 from cel_core.errors import StoreError
 from cel_core.records import Part, Status
+from cel_core.search import pool_of
 from cel_core.store import Store
-from pages import downloads, evidence, figures, headline, search
+from pages import downloads, evidence, figures, headline, rankings, search
 from pages import searches as searches_page
 from tests.pages import made_up
 
@@ -65,7 +66,7 @@ def test_the_map_fills_in_from_tallies_while_the_search_runs(searches: Searches)
     found = search.gather(store, store.search(ids["running"]))
     assert (len(found.cells), found.singles) == (24, [])
     assert "24 of 48 heads measured" in search.show_map(found)
-    assert "Not final" in search.show_singles(found)
+    assert "Not final" in rankings.so_far(found.cells)
 
 
 def test_an_interrupted_search_says_that_its_process_is_gone(store: Store, monkeypatch: pytest.MonkeyPatch):
@@ -95,7 +96,7 @@ def test_dropped_heads_are_ranked_with_their_bounds(searches: Searches):
     store, ids = searches
     found = search.gather(store, store.search(ids["large"]))
     inexact = [tally for tally in found.singles if not tally.exact]
-    assert inexact and search.show_singles(found).count("≥ ") == len(inexact)
+    assert inexact and rankings.singles(found.record, found.singles).count("≥ ") == len(inexact)
 
 
 def test_pages_of_no_search_and_of_an_unknown_one(store: Store):
@@ -151,7 +152,15 @@ def test_figures_hold_the_numbers_of_the_record(searches: Searches):
     drawn = figures.discovery_against_held_out(record, found.subsets).to_dict()
     rows = [row for rows in drawn["datasets"].values() for row in rows if "held_out" in row and "heads" in row]
     assert [row["held_out"] for row in rows] == [100 * record.held_out.gain]
-    ranked = figures.ranked_singles(found.singles, search.pool_of(found)).to_dict()
+    ranked = figures.ranked_singles(found.singles, record.config.p).to_dict()
     points = [row for rows in ranked["datasets"].values() for row in rows if "rank" in row]
     assert [row["points"] for row in points] == [100 * tally.gain for tally in found.singles]
-    assert {row["head"] for row in points if row["colour"] == figures.GAIN} == {str(head) for head in search.pool_of(found)}
+    pool = {str(head) for head in pool_of(found.singles, record.config.p)}
+    assert {row["head"] for row in points if row["colour"] == figures.GAIN} == pool
+
+
+def test_the_figure_of_both_sides_stands_with_the_frozen_set_alone(searches: Searches):
+    store, ids = searches
+    found = search.gather(store, store.search(ids["done"]))
+    drawn = figures.discovery_against_held_out(found.record, found.subsets[:1]).to_dict()
+    assert [row["heads"] for rows in drawn["datasets"].values() for row in rows if "heads" in row] == ["L2H5, L3H0, L4H4"]

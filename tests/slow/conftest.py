@@ -24,7 +24,7 @@ from cel_core.tasks.arithmetic import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKED_EXAMPLES = (2, 3, 4)
-# SmolLM2's first 64 tokens are right for the first four of these, wrong and ended for the next four, unfinished for two
+# SmolLM2's first 48 tokens are right for the first four of these, wrong and ended for the next four, unfinished for two
 PROGRAM_TASKS = (52, 62, 99, 263, 17, 15, 58, 214, 59, 77)
 
 
@@ -91,7 +91,8 @@ def lm(smollm2: Model, model_folder: Path) -> HFLM:
 def rows(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """20 HellaSwag rows, 20 BoolQ rows, 2 Arithmetic rows of each kind, and 10 MBPP tasks with the worked examples.
 
-    They are spread over the shared files; long rows are left out, to save time. Every second Arithmetic row is brought to the raw form of the published files.
+    They are spread over the shared files; long rows are left out, to save time. Every second Arithmetic row is brought to the
+    raw form of the published files.
     """
     folder = tmp_path_factory.mktemp("rows")
     (folder / "arithmetic").mkdir()
