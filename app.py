@@ -1,10 +1,11 @@
-"""The dashboard: ``python app.py`` opens a store, mounts the pages and serves them on this machine.
+"""The dashboard: ``python app.py`` opens a store, starts the worker, mounts the pages and serves them on this machine.
 
 Pages read the store on every request and keep nothing: reload, close the tab or open a second browser, and the same searches
-are there, still advancing.
+are there, still advancing. The worker is a process of its own, which owns the model; it ends with this one.
 """
 
 import argparse
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -14,26 +15,46 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 import gradio as gr  # noqa: E402
 
-from cel_core.errors import CelError  # noqa: E402
+from cel_core.errors import CelError, ConfigError  # noqa: E402
 from cel_core.store import DEFAULT_PATH, Store  # noqa: E402
-from pages import downloads, layout, search, searches  # noqa: E402
+from cel_core.worker import Worker  # noqa: E402
+from pages import downloads, layout, search, searches, worker_line  # noqa: E402
+
+PAGES = (("Search", "/search", search.build),)
 
 
-def build(store: Store) -> gr.Blocks:
-    """All pages on one store."""
+def build(store: Store, worker: Worker) -> gr.Blocks:
+    """All pages on one store and one worker."""
     with gr.Blocks(title="CEL", analytics_enabled=False, fill_width=True) as demo:
-        searches.build(demo, store)
-    with demo.route("Search", "/search"):
-        search.build(demo, store)
+        searches.build(demo, store, worker)
+    for name, path, page in PAGES:
+        with demo.route(name, path):
+            page(demo, store, worker)
     return demo
 
 
-def launch(demo: gr.Blocks, store: Store, port: int, browser: bool = False, wait: bool = True) -> str:
+def launch(
+    demo: gr.Blocks, store: Store, worker: Worker, port: int, browser: bool = False, wait: bool = True, mcp: bool = False
+) -> str:
     """Serve the pages on this machine.
+
+    Args:
+        demo: the pages.
+        store: the store behind the downloads.
+        worker: the worker whose state the bar shows.
+        port: port on 127.0.0.1.
+        browser: open a browser window as well.
+        wait: stay until interrupted.
+        mcp: offer the named endpoints as MCP tools too.
 
     Returns:
         The address.
+
+    Raises:
+        ConfigError: MCP is asked for and not installed.
     """
+    if mcp and importlib.util.find_spec("mcp") is None:
+        raise ConfigError("--mcp needs Gradio's MCP extra, which is not installed: pip install 'gradio[mcp]'")
     _, address, _ = demo.launch(
         server_name="127.0.0.1",
         server_port=port,
@@ -49,7 +70,8 @@ def launch(demo: gr.Blocks, store: Store, port: int, browser: bool = False, wait
         ssr_mode=False,
         pwa=False,
         quiet=not wait,
-        app_kwargs={"routes": downloads.routes(store)},
+        mcp_server=mcp,
+        app_kwargs={"routes": [*downloads.routes(store), *worker_line.routes(store, worker)]},
     )
     return address
 
@@ -60,16 +82,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--store", type=Path, default=DEFAULT_PATH, help="DuckDB file with the searches (default: %(default)s)")
     parser.add_argument("--port", type=int, default=7860, help="port on 127.0.0.1 (default: %(default)s)")
     parser.add_argument("--browser", action="store_true", help="open a browser window as well")
+    parser.add_argument("--mcp", action="store_true", help="offer the named endpoints as MCP tools too")
     options = parser.parse_args(arguments)
+    worker = None
     try:
-        store = Store(options.store)
-        launch(build(store), store, options.port, options.browser)
+        store, worker = Store(options.store), Worker(options.store)
+        demo = build(store, worker)
+        worker.start()
+        launch(demo, store, worker, options.port, options.browser, mcp=options.mcp)
     except CelError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
         print(f"error: port {options.port} cannot be used ({error}): give another --port", file=sys.stderr)
         return 2
+    finally:
+        if worker is not None:
+            worker.close()
     return 0
 
 

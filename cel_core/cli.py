@@ -21,6 +21,7 @@ from cel_core.config import SearchConfig
 from cel_core.errors import CelError, ConfigError
 from cel_core.evaluation import Evaluator, require_code_execution
 from cel_core.heads import HeadSet, all_heads
+from cel_core.outcomes import as_table
 from cel_core.store import DEFAULT_PATH, Store
 from cel_core.tasks import TASKS, Example, Scoring, Task, find_task
 from cel_core.tasks.rows import read_examples
@@ -176,16 +177,17 @@ def _sweep(chosen: argparse.Namespace) -> None:
     heads = all_heads(*evaluator.model.geometry[:2])
 
     def outcomes(head_sets: Sequence[HeadSet], numbers: Sequence[int]) -> np.ndarray:
-        row_of = {str(head_set): row for row, head_set in enumerate(head_sets)}
+        row_of = {head_set: row for row, head_set in enumerate(head_sets)}
         columns: dict[str, list[int]] = {}  # by example: a row that occurs twice is evaluated once
         for column, number in enumerate(numbers):
             columns.setdefault(examples[number].key, []).append(column)
         asked = [examples[numbers[column[0]]] for column in columns.values()]
         correct = np.zeros((len(head_sets), len(numbers)), dtype=bool)
-        for frame in evaluator.outcomes(head_sets, asked):
-            for name, key, right in zip(frame["head_set"], frame["example"], frame["correct"], strict=True):
-                correct[row_of[name], columns[key]] = right
-                bar.add(len(columns[key]))
+        for made in evaluator.outcomes(head_sets, asked):
+            for head_set, rights in zip(made.head_sets, made.correct, strict=True):
+                for key, right in zip(made.examples, rights, strict=True):
+                    correct[row_of[head_set], columns[key]] = right
+            bar.add(len(made.head_sets) * sum(len(columns[key]) for key in made.examples))
         return correct
 
     with _Bar("sweep", (len(heads) + 1) * len(examples)) as bar:
@@ -208,9 +210,9 @@ def _evaluate(chosen: argparse.Namespace) -> None:
     distinct = list({example.key: example for example in examples}.values())
     found: dict[str, dict[str, Any]] = {}
     with _Bar("evaluate", len(distinct)) as bar:
-        for frame in evaluator.outcomes([head_set], distinct):
-            found |= {row["example"]: row for row in frame.to_dict("records")}
-            bar.add(len(frame))
+        for made in evaluator.outcomes([head_set], distinct):
+            found |= {row["example"]: row for row in as_table([made]).to_pylist()}
+            bar.add(made.correct.size)
     rows = [_outcome_line(number, example, found[example.key]) for number, example in enumerate(examples)]
     if chosen.outcomes:
         try:

@@ -1,21 +1,13 @@
 """Put examples to a model under head sets, and say what came of it: outcomes.
 
-Plain data goes in (head sets and examples) and plain data comes out (a table of outcomes), so that another way of making
-outcomes, on other machines say, can stand in its place. An outcome is one row:
-
-* ``head_set``: the removed heads, as text; ``example``: the example's key; ``correct``: whether the answer is right;
-* ``answer``: the chosen index for choices; for greedy scoring what the model itself would have written, as far as scoring saw
-  it; for programs the program;
-* ``margin_nats``: best gold minus best other choice (per character where scored so), or the smallest gap over the gold tokens
-  between gold and the best other token; empty for programs;
-* ``logprobs_nats``: of each continuation, in order; ``detail``: why a program failed.
+Plain data goes in (head sets and examples) and plain data comes out (`cel_core.outcomes`), so that another way of making
+outcomes, on other machines say, can stand in its place.
 """
 
 import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import pandas as pd
 
 from cel_core import generation
 from cel_core.config import Protocol
@@ -23,12 +15,12 @@ from cel_core.engine import Block, PackedEngine, PlainEngine, build_engine
 from cel_core.errors import ConfigError
 from cel_core.heads import HeadSet
 from cel_core.models import Model
+from cel_core.outcomes import Outcomes
 from cel_core.prompts import Request, chat_prompt, encode, encode_request, template_hash
 from cel_core.sandbox import run_programs
 from cel_core.tasks import Example, Scoring, Task
 from cel_core.tasks.mbpp import MAX_NEW_TOKENS, Mbpp
 
-COLUMNS = ("head_set", "example", "correct", "answer", "margin_nats", "logprobs_nats", "detail")
 PROGRAM_ROWS = 32  # programs written before they are run and reported
 
 
@@ -81,7 +73,7 @@ class Evaluator:
         text = chat_prompt(self.model.tokenizer, example.context) if self.chat_template else example.context
         return text + self.task.answer_prefix if isinstance(self.task, Mbpp) else text
 
-    def outcomes(self, head_sets: Sequence[HeadSet], examples: Sequence[Example]) -> Iterator[pd.DataFrame]:
+    def outcomes(self, head_sets: Sequence[HeadSet], examples: Sequence[Example]) -> Iterator[Outcomes]:
         """Outcomes of every example under every head set, in blocks as they are done."""
         if self.task.scoring == Scoring.PROGRAM:
             yield from self._programs(head_sets, examples)
@@ -103,7 +95,7 @@ class Evaluator:
             ]
         return self._requests[example.key]
 
-    def _judged(self, block: Block, head_sets: Sequence[HeadSet], examples: list[Example]) -> pd.DataFrame:
+    def _judged(self, block: Block, head_sets: Sequence[HeadSet], examples: list[Example]) -> Outcomes:
         shape = len(block.sets), len(examples), -1
         logprobs = block.scores.logprob_nats.reshape(shape)  # (sets, examples, continuations)
         if self.task.scoring == Scoring.GREEDY:
@@ -120,17 +112,15 @@ class Evaluator:
             correct = chosen == gold
             is_gold = np.arange(merit.shape[-1]) == gold[:, None]
             margins = merit[:, is_gold] - np.where(is_gold, -np.inf, merit).max(axis=-1)
-            answers = chosen.astype(str)
-        return pd.DataFrame(
-            {
-                "head_set": np.repeat([str(head_sets[index]) for index in block.sets], len(examples)),
-                "example": np.tile([example.key for example in examples], len(block.sets)),
-                "correct": correct.ravel(),
-                "answer": answers.ravel(),
-                "margin_nats": margins.ravel(),
-                "logprobs_nats": list(logprobs.reshape(-1, logprobs.shape[-1])),
-                "detail": "",
-            }
+            answers = chosen.astype(str).astype(object)
+        return Outcomes(
+            head_sets=[head_sets[index] for index in block.sets],
+            examples=[example.key for example in examples],
+            correct=correct,
+            answer=answers,
+            margin_nats=margins,
+            logprobs_nats=logprobs,
+            detail=np.full(correct.shape, "", dtype=object),
         )
 
     def _written(self, matched: np.ndarray, written: np.ndarray, examples: list[Example]) -> np.ndarray:
@@ -148,7 +138,7 @@ class Evaluator:
             answers[row, column] = texts[case]
         return answers
 
-    def _programs(self, head_sets: Sequence[HeadSet], examples: Sequence[Example]) -> Iterator[pd.DataFrame]:
+    def _programs(self, head_sets: Sequence[HeadSet], examples: Sequence[Example]) -> Iterator[Outcomes]:
         task = self.task
         assert isinstance(task, Mbpp)
         prompts = [generation.Prompt(encode(self.model.tokenizer, self.rendered(example)), task.stop) for example in examples]
@@ -161,14 +151,13 @@ class Evaluator:
                 programs = [task.program(generation.decode(self.model, tokens)) for row in answers for tokens in row]
                 jobs = [(program, example.tests) for program, example in zip(programs, [*asked] * len(chunk), strict=True)]
                 verdicts = run_programs(jobs, n_workers=os.cpu_count() or 1)
-                yield pd.DataFrame(
-                    {
-                        "head_set": np.repeat([str(head_set) for head_set in chunk], len(asked)),
-                        "example": np.tile([example.key for example in asked], len(chunk)),
-                        "correct": [verdict.passed for verdict in verdicts],
-                        "answer": programs,
-                        "margin_nats": np.nan,
-                        "logprobs_nats": [[] for _ in programs],
-                        "detail": [verdict.reason for verdict in verdicts],
-                    }
+                shape = len(chunk), len(asked)
+                yield Outcomes(
+                    head_sets=list(chunk),
+                    examples=[example.key for example in asked],
+                    correct=np.array([verdict.passed for verdict in verdicts]).reshape(shape),
+                    answer=np.array(programs, dtype=object).reshape(shape),
+                    margin_nats=np.full(shape, np.nan),
+                    logprobs_nats=np.zeros((*shape, 0)),
+                    detail=np.array([verdict.reason for verdict in verdicts], dtype=object).reshape(shape),
                 )

@@ -14,7 +14,6 @@ from importlib.metadata import version
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from cel_core import search as algorithm
 from cel_core.ablation import verify_heads
@@ -23,13 +22,14 @@ from cel_core.errors import CelError, ConfigError
 from cel_core.evaluation import Evaluator, require_code_execution
 from cel_core.heads import INTACT, HeadSet, all_heads
 from cel_core.models import Model, geometry_of, load_model, read_config
+from cel_core.outcomes import Outcomes, as_table
 from cel_core.records import Part, SearchRecord, Status
 from cel_core.store import Store
 from cel_core.tasks import Example, find_task
 from cel_core.tasks.rows import read_examples
 from cel_core.tasks.split import Split, split_examples
 
-FLUSH_S = 1.0  # outcomes are written at least this often, so that little is lost when the process is killed
+FLUSH_S = 2.0  # outcomes are written at least this often, so that little is lost when the process is killed
 
 
 class Progress(NamedTuple):
@@ -177,7 +177,7 @@ class _StoredOutcomes:
         self._correct: dict[HeadSet, np.ndarray] = {}  # (n_examples,) 1 right, 0 wrong, -1 not known
         for head_set, (positions, correct) in store.known(search, part).items():
             self._row(head_set)[positions] = correct
-        self._unsaved: list[pd.DataFrame] = []
+        self._unsaved: list[Outcomes] = []
         self._saved_at = time.monotonic()
         self._stage, self._done, self._total = "", 0, 0
 
@@ -198,8 +198,8 @@ class _StoredOutcomes:
             if not numbers:
                 continue
             try:
-                for frame in self.evaluator.outcomes(sets, [self.examples[number] for number in numbers]):
-                    self._keep(frame)
+                for made in self.evaluator.outcomes(sets, [self.examples[number] for number in numbers]):
+                    self._keep(made)
             finally:
                 self.flush()  # also when the user stops the search here
         return np.stack([self._row(head_set)[list(examples)] for head_set in head_sets]) == 1
@@ -211,7 +211,7 @@ class _StoredOutcomes:
     def flush(self) -> None:
         """Write what is not stored yet."""
         if self._unsaved:
-            self.store.add_outcomes(self.search, self.part, pd.concat(self._unsaved, ignore_index=True))
+            self.store.add_outcomes(self.search, self.part, as_table(self._unsaved))
             self.store.progress(self.search, self._stage, self._done, self._total, self.clock.seconds())
             self._unsaved = []
         self._saved_at = time.monotonic()
@@ -221,11 +221,12 @@ class _StoredOutcomes:
             self._correct[head_set] = np.full(len(self.examples), -1, dtype=np.int8)
         return self._correct[head_set]
 
-    def _keep(self, frame: pd.DataFrame) -> None:
-        for name, rows in frame.groupby("head_set", sort=False):
-            self._row(HeadSet.parse(str(name)))[[self._number[key] for key in rows["example"]]] = rows["correct"]
-        self._unsaved.append(frame)
-        self._done += len(frame)
+    def _keep(self, made: Outcomes) -> None:
+        numbers = [self._number[key] for key in made.examples]
+        for head_set, correct in zip(made.head_sets, made.correct, strict=True):
+            self._row(head_set)[numbers] = correct
+        self._unsaved.append(made)
+        self._done += made.correct.size
         if time.monotonic() - self._saved_at > FLUSH_S:
             self.flush()
         self.report(Progress(self.search, self._stage, self._done, self._total))

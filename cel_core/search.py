@@ -156,9 +156,10 @@ class _Race:
         skipped: Skipped,
     ) -> None:
         wrong, right = np.flatnonzero(~intact).tolist(), np.flatnonzero(intact).tolist()
-        self.chunks = [part[i : i + CHUNK] for part in (wrong, right) for i in range(0, len(part), CHUNK)]
+        size = CHUNK if count < len(head_sets) + len(done) else len(intact)  # where nothing can be dropped, no need to look
+        self.chunks = [part[i : i + size] for part in (wrong, right) for i in range(0, len(part), size)]
         self.n_chunks = len(self.chunks)
-        self.n_wrong_chunks = -(-len(wrong) // CHUNK)
+        self.n_wrong_chunks = -(-len(wrong) // size)
         self.n_wrong, self.n_right, self.n = len(wrong), len(right), len(intact)
         self.count, self.outcomes, self.skipped = count, outcomes, skipped
         self.done, self.dropped = done, list[Tally]()

@@ -22,6 +22,7 @@ from cel_core.errors import CelError
 from cel_core.evaluation import Evaluator
 from cel_core.heads import INTACT, HeadSet
 from cel_core.models import Model
+from cel_core.outcomes import as_table
 from cel_core.prompts import encode
 from cel_core.records import Part, SearchRecord
 from cel_core.store import Store
@@ -136,9 +137,9 @@ class _Server:
             if n_missing:
                 evaluator = self.evaluator(record)
                 for head_set, numbers in missing.items():
-                    for frame in evaluator.outcomes([head_set], [examples[number] for number in numbers[:CHUNK]]):
-                        self.store.add_outcomes(record.id, request.part, frame)
-                        n_missing -= len(frame)
+                    for made in evaluator.outcomes([head_set], [examples[number] for number in numbers[:CHUNK]]):
+                        self.store.add_outcomes(record.id, request.part, as_table([made]))
+                        n_missing -= made.correct.size
             self.send({"session": session, "done": total - n_missing, "total": total, "running": n_missing > 0})
         except CelError as error:
             self.send({"session": session, "error": str(error)})

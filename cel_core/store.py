@@ -25,6 +25,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from cel_core import owner
 from cel_core.config import Protocol, SearchConfig
@@ -282,8 +283,8 @@ class Store:
             for task, text, ways, gold, right, kind, tests in rows
         ]
 
-    def add_outcomes(self, search: str, part: Part, outcomes: pd.DataFrame) -> None:
-        """Keep outcomes (the columns of `cel_core.evaluation`) of examples of one side; what is known stays as it is.
+    def add_outcomes(self, search: str, part: Part, outcomes: pa.Table | pd.DataFrame) -> None:
+        """Keep outcomes (the columns of `cel_core.outcomes`) of examples of one side; what is known stays as it is.
 
         Raises:
             SealedError: they are of held-out examples, and nothing is frozen yet.

@@ -47,7 +47,7 @@ def counted(monkeypatch) -> list[tuple[str, str]]:
 
     def outcomes(self, head_sets, examples):
         for frame in real(self, head_sets, examples):
-            made.extend(zip(frame["head_set"], frame["example"], strict=True))
+            made.extend((str(head_set), key) for head_set in frame.head_sets for key in frame.examples)
             yield frame
 
     monkeypatch.setattr(Evaluator, "outcomes", outcomes)
@@ -84,7 +84,7 @@ def test_a_search_is_algorithm_1_over_outcomes_made_one_by_one(store, model):
 
 def answered_right(evaluator, head_set, example) -> bool:
     """Whether one example is answered right, evaluated in a call of its own."""
-    return bool(next(evaluator.outcomes([head_set], [example]))["correct"][0])
+    return bool(next(evaluator.outcomes([head_set], [example])).correct[0, 0])
 
 
 def test_the_bounded_search_ends_in_the_same_pool_frozen_set_and_comparison(store, model, counted, tmp_path, monkeypatch):

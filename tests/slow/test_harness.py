@@ -16,6 +16,7 @@ from cel_core.engine import Block, PackedEngine
 from cel_core.evaluation import Evaluator
 from cel_core.heads import INTACT, HeadSet
 from cel_core.models import Model
+from cel_core.outcomes import as_table
 from cel_core.prompts import Request, encode_request
 from cel_core.tasks import TASKS, Example, find_task
 from cel_core.tasks.arithmetic import KINDS
@@ -161,6 +162,6 @@ def _in_order(evaluator: Evaluator, head_sets: list[HeadSet], examples: list[Exa
     found = {
         (outcome["head_set"], outcome["example"]): outcome
         for block in evaluator.outcomes(head_sets, examples)
-        for outcome in block.to_dict("records")
+        for outcome in as_table([block]).to_pylist()
     }
     return [[found[str(head_set), example.key] for example in examples] for head_set in head_sets]

@@ -87,11 +87,11 @@ def test_programs_and_their_verdicts_are_the_harness_s(
     evaluator = Evaluator(smollm2, TASK, allow_code_execution=True, engine=engine)
     [outcomes] = evaluator.outcomes([INTACT], examples)
     expected = lm.generate_until(task.instances, disable_tqdm=True)
-    assert outcomes["answer"].tolist() == expected
+    assert outcomes.answer[0].tolist() == expected
     verdicts = [
         task.process_results(instance.doc, [text])["pass_at_1"] for instance, text in zip(task.instances, expected, strict=True)
     ]
-    assert outcomes["correct"].tolist() == verdicts
+    assert outcomes.correct[0].tolist() == verdicts
     assert verdicts == [True] * 4 + [False] * 6  # the ten tasks hold both
     ended = [len(lm.tok_encode(text)) < N_TOKENS - 1 for text in expected]
     assert ended == [True] * 8 + [False] * 2  # and both ways to end, before [DONE] and by length
