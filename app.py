@@ -34,9 +34,9 @@ def build(store: Store, worker: Worker) -> gr.Blocks:
 
 
 def launch(
-    demo: gr.Blocks, store: Store, worker: Worker, port: int, browser: bool = False, wait: bool = True, mcp: bool = False
+    demo: gr.Blocks, store: Store, worker: Worker, port: int, browser: bool = False, quiet: bool = True, mcp: bool = False
 ) -> str:
-    """Serve the pages on this machine.
+    """Serve the pages on this machine, in threads of this process.
 
     Args:
         demo: the pages.
@@ -44,7 +44,7 @@ def launch(
         worker: the worker whose state the bar shows.
         port: port on 127.0.0.1.
         browser: open a browser window as well.
-        wait: stay until interrupted.
+        quiet: do not print the address.
         mcp: offer the named endpoints as MCP tools too.
 
     Returns:
@@ -59,7 +59,7 @@ def launch(
         server_name="127.0.0.1",
         server_port=port,
         inbrowser=browser,
-        prevent_thread_lock=not wait,
+        prevent_thread_lock=True,
         theme=layout.theme(),
         css_paths=[layout.STYLE],
         head=layout.head(),
@@ -69,7 +69,7 @@ def launch(
         share=False,
         ssr_mode=False,
         pwa=False,
-        quiet=not wait,
+        quiet=quiet,
         mcp_server=mcp,
         app_kwargs={"routes": [*downloads.routes(store), *worker_line.routes(store, worker)]},
     )
@@ -88,8 +88,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         store, worker = Store(options.store), Worker(options.store)
         demo = build(store, worker)
+        launch(demo, store, worker, options.port, options.browser, quiet=False, mcp=options.mcp)
         worker.start()
-        launch(demo, store, worker, options.port, options.browser, mcp=options.mcp)
+        demo.block_thread()
     except CelError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

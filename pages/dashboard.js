@@ -91,6 +91,27 @@
     const text = length ? `${Math.round(s / length)} ${unit}` : "now";
     if (t.textContent !== text) t.textContent = text;
   };
+  // --- the worker's state, at the right end of the bar
+  let said = { text: "", state: "" };
+  const say = () => {
+    document.querySelectorAll("[data-worker]").forEach((w) => {
+      if (w.textContent !== said.text) w.textContent = said.text;
+      w.classList.toggle("bad", said.state === "dead");
+    });
+  };
+  const ask = async () => {
+    if (document.hidden) return;
+    try {
+      said = await (await fetch("/worker")).json();
+    } catch {
+      said = { text: "the dashboard has ended: start it again", state: "dead" };
+    }
+    say();
+  };
+  setInterval(ask, 2000);
+  document.addEventListener("visibilitychange", ask);
+  ask();
+
   const restore = (within = document) => {
     within.querySelectorAll("table[data-table]").forEach((t) => { sort(t); filter(t); });
     within.querySelectorAll("time[data-age]").forEach(age);
@@ -98,8 +119,11 @@
     if (title) document.title = `${title.textContent} · CEL`;
     const state = within.querySelector("[data-address]");
     if (state) address(JSON.parse(state.dataset.address));
+    const goto = within.querySelector("[data-goto]");
+    if (goto && goto.dataset.goto.startsWith("/")) location.href = goto.dataset.goto;
     follow(within);
     paint();
+    say();
   };
   setInterval(() => document.querySelectorAll("time[data-age]").forEach(age), 20000);
 
@@ -152,6 +176,14 @@
     tip.style.top = `${above > 4 ? above : box.bottom + 6}px`;
   });
 
+  // buttons that tell the server their name
+  const pressable = (element, pressed) => {
+    element.addEventListener("click", (e) => {
+      const button = e.target.closest("button[data-press]");
+      if (button && !button.disabled) pressed(button.dataset.press);
+    });
+  };
+
   // rows that can be picked by mouse or keyboard: `picked` is told the row's key
   const pickable = (element, picked) => {
     const pick = (row) => {
@@ -178,6 +210,6 @@
     });
   };
 
-  window.cel = { restore, address, pickable };
+  window.cel = { restore, address, pickable, pressable };
   restore();
 })();

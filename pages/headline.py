@@ -45,8 +45,8 @@ def state(record: SearchRecord, left_s: float | None) -> Markup:
     """
     if is_live(record):
         return _running(record, left_s)
-    again = "Go on from what is stored: " if record.n_discovery else "Try again: "
-    resume = join([again, command(f"python -m cel_core search --resume {record.id}")])
+    again = "Resume goes on from what is stored" if record.n_discovery else "Resume tries again"
+    resume = join([again, "; on the command line: ", command(f"python -m cel_core search --resume {record.id}")])
     kept = (
         f"{STAGES.get(record.stage, record.stage)}. {formats.count(record.done)} of {formats.count(record.total)} evaluations "
     )
@@ -65,6 +65,10 @@ def state(record: SearchRecord, left_s: float | None) -> Markup:
 
 
 def _running(record: SearchRecord, left_s: float | None) -> Markup:
+    if record.status is Status.QUEUED:
+        return notice(
+            "Queued", "It begins as soon as the worker is free. The bar above tells what the worker does now.", css="wide"
+        )
     label = STAGES.get(record.stage, record.stage)
     numbers = ""
     if record.total:

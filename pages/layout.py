@@ -16,9 +16,11 @@ HERE = Path(__file__).parent
 STYLE = HERE / "style.css"
 SCRIPT = HERE / "dashboard.js"
 TITLE = "CEL"
-PAGES = (("Searches", "/"), ("Search", "/search"))
+PAGES = (("Searches", "/"), ("Search", "/search"), ("Live heads", "/live"), ("Toy model", "/toy"))
 # a page's HTML changes in place when an event ends; filters, sorting and ages are the browser's and are put back after that
 RESTORE = "watch('value', () => window.cel.restore(element)); window.cel.restore(element);"
+# buttons marked `data_press` tell the server their name: listen with `.press`, and check the name
+PRESS = RESTORE + "window.cel.pressable(element, (name) => trigger('press', {name}));"
 
 P = ParamSpec("P")
 
@@ -89,8 +91,9 @@ def navigation(current: str) -> None:
         )
         for name, path in PAGES
     )
+    worker = tag("span", data_worker=True, role="status")
     switch = tag("button", "Dark", type="button", css="plain", data_theme_switch=True, aria_label="Dark or light")
-    bar = tag("nav", tag("b", TITLE), *links, tag("span", switch, css="r"), aria_label="Pages")
+    bar = tag("nav", tag("b", TITLE), *links, tag("span", worker, switch, css="r"), aria_label="Pages")
     gr.HTML(bar, elem_classes="bar", apply_default_css=False, js_on_load="window.cel.restore(element);")
 
 
@@ -117,6 +120,11 @@ def page_head(title: object, *below: object, actions: object = "") -> Markup:
 def loading(title: str) -> Markup:
     """What stands in a page until its first answer."""
     return join([page_head(title), tag("div", tag("div", tag("i"), css="prog unknown"), css="card wait", aria_busy="true")])
+
+
+def goto(path: str) -> Markup:
+    """What sends the browser to another page as soon as it stands in one."""
+    return tag("span", data_goto=path)
 
 
 def explained(error: CelError) -> Markup:

@@ -129,6 +129,11 @@ def filter_box(name: str, placeholder: str) -> Markup:
     )
 
 
+def button(text: object, press: str = "", css: str = "btn", **attributes: object) -> Markup:
+    """A button; with `press`, one that tells the server that name (`layout.PRESS`)."""
+    return tag("button", text, type="button", css=css, data_press=press or None, **attributes)
+
+
 def is_live(record: SearchRecord) -> bool:
     """Whether a search may still move by itself."""
-    return record.status is Status.RUNNING or str(record.status) == "queued"
+    return record.status in (Status.RUNNING, Status.QUEUED)

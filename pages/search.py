@@ -4,24 +4,26 @@ The page asks the store for everything; while the search runs it looks again eve
 examples are not asked for before a set is frozen.
 """
 
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import gradio as gr
 import pandas as pd
 
-from cel_core.errors import CelError
+from cel_core.errors import CelError, StoreError
 from cel_core.heads import Head, HeadSet
-from cel_core.records import Part, SearchRecord
+from cel_core.records import Part, SearchRecord, Status
 from cel_core.search import Tally
 from cel_core.store import Store
+from cel_core.worker import Worker
 from pages import downloads, evidence, examples, figures, formats, head_grid, headline, layout, rankings
 from pages.head_grid import Cell
-from pages.markup import Markup, filter_box, is_live, join, notice, tag
+from pages.markup import Markup, button, filter_box, is_live, join, notice, tag
+from pages.pace import Pace
+from pages.plan import show_plan
 
-POLL_S = 1.0
+POLL_S, IDLE_S = 1.0, 5.0  # between two looks at a search that moves, and at one that might again
 PICK = layout.RESTORE + "window.cel.pickable(element, (key) => trigger('pick', {key}));"
 TESTED = "Line: 95 % interval. Ticks: other subsets, not tested."
 RANKED = "Blue: the pool. Faint: dropped early, at most."
@@ -30,21 +32,12 @@ INSPECT = tag("p", "Pick a flip to read its prompt and both answers.", css="sub 
 
 @dataclass
 class Seen:
-    """What a session's page shows: the search, its last state, and when this stage was first seen (for the time left)."""
+    """What a session's page shows: the search, its last state, its pace, and whether Stop was pressed."""
 
     search: str = ""
     stamp: tuple[object, ...] = ()
-    stage: str = ""
-    stage_done: int = 0
-    stage_at_s: float = 0.0
-
-    def left_s(self, record: SearchRecord) -> float | None:
-        """Seconds left in this stage, from its pace since it was first seen; None while there is no pace yet."""
-        now = time.monotonic()
-        if record.stage != self.stage or record.done < self.stage_done:
-            self.stage, self.stage_done, self.stage_at_s = record.stage, record.done, now
-        made = record.done - self.stage_done
-        return (record.total - record.done) * (now - self.stage_at_s) / made if made and record.total else None
+    pace: Pace = field(default_factory=Pace)
+    stopping: bool = False
 
 
 class Found(NamedTuple):
@@ -57,11 +50,11 @@ class Found(NamedTuple):
     paired: pd.DataFrame | None  # held-out outcomes, intact and without the frozen set
 
 
-def build(demo: gr.Blocks, store: Store) -> None:
+def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
     """The page's components and events, inside its Blocks."""
     layout.navigation("Search")
     with gr.Column(elem_classes="page"):
-        top = layout.block(layout.loading("Search"))
+        top = layout.block(layout.loading("Search"), js=layout.PRESS)
         with gr.Row(visible=False, elem_classes="body") as body:
             with gr.Column(scale=0, min_width=0, elem_classes="left"):
                 grid = layout.block(css="fill")
@@ -94,11 +87,12 @@ def build(demo: gr.Blocks, store: Store) -> None:
 
     def render(found: Found, before: Seen, example: str, opening: bool) -> list[Any]:
         record = found.record
+        before.stopping = before.stopping and is_live(record)
         changed = None if found.paired is None else examples.flips(found.paired)
         picked = None if found.paired is None else examples.pick(found.paired, example)
         n_flips = "" if changed is None else f" {formats.count(len(changed))}"
         shown = {
-            top: show_top(found, before.left_s(record)),
+            top: show_top(found, before.pace.left_s(record), actions(record, before.stopping)),
             body: gr.Row(visible=bool(record.model)),
             grid: show_map(found),
             tabs: gr.Tabs(selected="flips" if picked is not None else "singles") if opening else gr.skip(),
@@ -115,7 +109,7 @@ def build(demo: gr.Blocks, store: Store) -> None:
             sides: figures.discovery_against_held_out(record, found.subsets) if record.held_out else None,
             ranks_head: _plot_head("Every head alone, ranked", record.id, "singles", RANKED),
             ranks: figures.ranked_singles(found.singles, record.config.p) if found.singles else None,
-            timer: gr.Timer(active=is_live(record)),
+            timer: gr.Timer(POLL_S if is_live(record) else IDLE_S, active=record.status is not Status.DONE),
             seen: before,
         }
         return [layout.plotted(shown[c]) if c in (sides, ranks) else shown[c] for c in drawn]
@@ -147,6 +141,18 @@ def build(demo: gr.Blocks, store: Store) -> None:
             return nothing(_troubled(error), before)
 
     @layout.toasted
+    def pressed(before: Seen, event: gr.EventData) -> list[Any]:
+        record, name = store.search(before.search), str(event._data.get("name", ""))
+        if name == "stop":
+            stop(worker, record)
+        elif name == "resume":
+            worker.resume(record.id)
+        before.stopping = name == "stop"
+        record = store.search(record.id)
+        before.stamp = stamp_of(record)
+        return render(gather(store, record), before, "", opening=False)
+
+    @layout.toasted
     def picked(before: Seen, event: gr.EventData) -> Markup:
         record = store.search(before.search)
         if record.frozen_set is None:
@@ -159,6 +165,7 @@ def build(demo: gr.Blocks, store: Store) -> None:
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
     demo.load(opened, outputs=drawn, **quiet)
     timer.tick(polled, inputs=seen, outputs=drawn, **quiet)
+    top.press(pressed, inputs=seen, outputs=drawn, **quiet)
     flips.pick(picked, inputs=seen, outputs=inspector, trigger_mode="always_last", **quiet)
 
 
@@ -185,17 +192,42 @@ def gather(store: Store, record: SearchRecord) -> Found:
     return Found(record, singles, subsets, cells, paired)
 
 
+def stop(worker: Worker, record: SearchRecord) -> None:
+    """Stop a search that this dashboard's worker runs, or has in line.
+
+    Raises:
+        StoreError: another program runs it, or nobody does.
+    """
+    if not is_live(record):
+        raise StoreError(f"search {record.id} is {record.status}: only a queued or running one can be stopped")
+    if record.status is Status.RUNNING and worker.state().search != record.id:
+        raise StoreError(f"search {record.id} is run by another program, such as a command line: stop it there with Ctrl-C")
+    worker.stop(record.id)
+
+
+def actions(record: SearchRecord, stopping: bool) -> Markup:
+    """What can be done with a search in its present state."""
+    parts: list[Markup] = []
+    if record.n_discovery:
+        parts.append(tag("a", "Open live", css="btn", href=f"/live?run={record.id}"))
+    if is_live(record):
+        parts.append(button("Stopping" if stopping else "Stop", "stop", disabled=stopping))
+    elif record.status is not Status.DONE:
+        parts.append(button("Resume", "resume", css="btn primary"))
+    return join(parts)
+
+
 def stamp_of(record: SearchRecord) -> tuple[object, ...]:
     """What of a search changes when the page has to be drawn again."""
     return record.status, record.stage, record.done, record.total, record.frozen_set, record.held_out is None
 
 
-def show_top(found: Found, left_s: float | None) -> Markup:
+def show_top(found: Found, left_s: float | None, actions: object = "") -> Markup:
     """Title, state and headline."""
     record = found.record
     balance = [] if found.paired is None else examples.answer_balance(found.paired)
     notes = tag("div", *(tag("div", f"Note: {note}") for note in record.notes), css="sub") if record.notes else ""
-    parts = [headline.page_head(record), headline.state(record, left_s), headline.figures(record, balance), notes]
+    parts = [headline.page_head(record, actions), headline.state(record, left_s), headline.figures(record, balance), notes]
     address = f'{{"run": "{record.id}"}}'
     return tag("div", *filter(None, parts), css="stack", data_address=address)
 
@@ -235,38 +267,6 @@ def show_flips(record: SearchRecord, changed: pd.DataFrame | None, selected: str
     return join([tools, tag("div", examples.flips_table(changed, "flips", selected), css="tall")])
 
 
-def show_plan(record: SearchRecord) -> Markup:
-    """The plan and the environment that produced the search."""
-    config, model = record.config, record.model
-    facts: list[tuple[str, object]] = [
-        ("Search", record.id),
-        ("Begun", f"{record.created_at:%Y-%m-%d %H:%M:%S} UTC"),
-        ("Worked", formats.duration(record.duration_s)),
-        ("Model", config.model),
-    ]
-    if model:
-        facts += [
-            (
-                "Heads",
-                f"{model['n_layers']} layers of {model['n_heads']} query heads, {model.get('n_kv_heads', '?')} key-value heads",
-            ),
-            ("Family", model.get("family", "")),
-            ("dtype, device", f"{model.get('dtype', '')} on {model.get('device', '')}"),
-        ]
-    facts += [
-        ("Task", config.task),
-        ("Rows", config.data or "default source"),
-        ("Discovery, held-out", f"{formats.count(record.n_discovery)}, {formats.count(record.n_held_out)} examples"),
-        ("Pool, subset size", f"p = {config.p}, k = {config.k}"),
-        ("Seed", config.seed),
-        ("Chat template", "yes" if config.chat_template else "no"),
-        ("Full sweep", "yes" if config.full_sweep else "no"),
-        *record.environment.items(),
-        ("Same again", tag("code", headline.command_of(config), css="command")),
-    ]
-    return tag("dl", *(join([tag("dt", name), tag("dd", value)]) for name, value in facts), css="facts padded")
-
-
 def _plot_head(title: str, search: str, name: str, note: str) -> Markup:
     end = tag("span", downloads.link(search, name), css="end")
     return join([tag("div", tag("span", title, css="k"), end, css="tools bare"), tag("div", note, css="sub note")])
@@ -283,5 +283,5 @@ def _troubled(error: CelError) -> Markup:
 
 def _no_search() -> Markup:
     link = tag("a", "Searches", href="/")
-    text = join(["Begin one as ", link, " describes, and it appears here while it runs."])
+    text = join(["Begin one at ", link, ", and it appears here while it runs."])
     return tag("div", layout.page_head("Search"), notice("No searches yet", text), css="stack")

@@ -1,6 +1,7 @@
 """Searches (``/``): every search in the store, newest first."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import gradio as gr
 
@@ -8,11 +9,13 @@ from cel_core.errors import CelError
 from cel_core.records import SearchRecord, Status
 from cel_core.store import Store
 from cel_core.tasks import TASKS
-from pages import formats, layout
+from cel_core.worker import Worker
+from pages import formats, layout, new_search
 from pages.markup import (
     Column,
     Markup,
     Row,
+    button,
     command,
     filter_box,
     head_chips,
@@ -43,44 +46,53 @@ COLUMNS = (
 )
 
 
-def build(demo: gr.Blocks, store: Store) -> None:
+def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
     """The page's components and events, inside its Blocks."""
+    layout.navigation("Searches")
+    with gr.Column(elem_classes="page"):
+        head = layout.block(layout.loading("Searches"), js=layout.PRESS)
+        form = new_search.build(worker)
+        rows = layout.block(js=layout.PRESS)
+        message = layout.block()
+    timer = gr.Timer(IDLE_S)
+    is_open = gr.State(False)
 
-    def look() -> tuple[Markup, gr.Timer]:
+    def look() -> tuple[Markup, Markup, gr.Timer]:
         try:
             records = store.searches()
         except CelError as error:
-            return join([layout.page_head("Searches"), tag("div", layout.explained(error), css="wait")]), gr.Timer(IDLE_S)
-        return show(records), gr.Timer(BUSY_S if any(map(is_live, records)) else IDLE_S)
+            return layout.page_head("Searches"), layout.explained(error), gr.Timer(IDLE_S)
+        return show_head(records), show(records), gr.Timer(BUSY_S if any(map(is_live, records)) else IDLE_S)
 
-    layout.navigation("Searches")
-    with gr.Column(elem_classes="page"):
-        page = layout.block(layout.loading("Searches"))
-    timer = gr.Timer(IDLE_S)
-    gr.on(
-        [demo.load, timer.tick],
-        look,
-        outputs=[page, timer],
-        show_progress="hidden",
-        api_visibility="private",
-        queue=False,
-    )
+    @layout.toasted
+    def pressed(opened: bool, event: gr.EventData) -> tuple[Any, Any, bool]:
+        name = str(event._data.get("name", ""))
+        if name == "demo":
+            return gr.skip(), layout.goto(f"/search?run={worker.launch(new_search.DEMO)}"), opened
+        opened = not opened if name == "new" else opened
+        return gr.Column(visible=opened), "", opened
+
+    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
+    gr.on([demo.load, timer.tick], look, outputs=[head, rows, timer], **quiet)
+    gr.on([head.press, rows.press], pressed, inputs=is_open, outputs=[form, message, is_open], **quiet)
+
+
+def show_head(records: Sequence[SearchRecord]) -> Markup:
+    """The page's title, with what can be done."""
+    new = button("New search", "new", css="btn" if not records else "btn primary")
+    box = filter_box("searches", "Filter by model, task, status, head") if records else ""
+    return layout.page_head("Searches", QUESTION, actions=join([box, new]))
 
 
 def show(records: Sequence[SearchRecord]) -> Markup:
-    """The page for these searches."""
+    """The list of these searches."""
     if not records:
-        return join([layout.page_head("Searches", QUESTION), tag("div", _empty(), css="wait")])
+        return tag("div", _empty(), css="wait")
     n_live = sum(map(is_live, records))
-    head = layout.page_head(
-        "Searches",
-        QUESTION,
-        actions=filter_box("searches", "Filter by model, task, status, head"),
-    )
     rows = table(COLUMNS, [row(record) for record in records], "searches")
     count = f"{formats.count(len(records))} {'search' if len(records) == 1 else 'searches'}"
-    below = tag("div", f"{count}, {n_live} running" if n_live else count, css="sub", style="margin-top:8px")
-    return join([head, tag("div", rows, css="card list wait"), below])
+    below = tag("div", f"{count}, {n_live} queued or running" if n_live else count, css="sub", style="margin-top:8px")
+    return join([tag("div", rows, css="card list wait"), below])
 
 
 def row(record: SearchRecord) -> Row:
@@ -130,5 +142,7 @@ def _empty() -> Markup:
         "A search takes one model and one task, removes every head in turn on the discovery examples, then the best ones "
         "together, and tests the one set it froze on held-out examples."
     )
+    start = tag("span", button("Run the demo search", "demo", css="btn primary"), css="chips")
     demo = command("python -m cel_core search --model demo --task carry")
-    return notice("No searches yet", what, join(["Begin with the demo: ", demo, ". It takes under a minute and appears here."]))
+    said = join(["A small model that comes with the project, a minute or two. The same on the command line: ", demo])
+    return notice("No searches yet", what, said, start)
