@@ -11,11 +11,13 @@ where the check fails.
 """
 
 import logging
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor
 
@@ -59,13 +61,28 @@ class Work(NamedTuple):
 
 
 class PackedEngine:
-    """The fast way. `work` counts what has been run."""
+    """The fast way. `work` counts what has been run.
 
-    def __init__(self, model: Model, pack_tokens: int = PACK_TOKENS, batch_tokens: int | None = None) -> None:
+    Intact runs of the packs seen last are kept, within `memory_bytes`, so that the next head sets on the same examples (the
+    next batch of a bounded search, a live toggle) start where they differ. Where a device runs out of memory, batches are
+    halved and the pack is run again.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        pack_tokens: int = PACK_TOKENS,
+        batch_tokens: int | None = None,
+        memory_bytes: int | None = None,
+    ) -> None:
         self.model = model
-        self.pack_tokens = min(pack_tokens, model.max_length)
+        self.memory_bytes = memory_bytes or free_bytes(model.device) // 4
+        # the intact run of one pack must fit, with as much again for the runs that go on from it
+        token_bytes = len(model.blocks) * model.projections[0].get_parameter("weight").shape[0] * model.causal_lm.dtype.itemsize
+        self.pack_tokens = max(1, min(pack_tokens, model.max_length, self.memory_bytes // (2 * token_bytes)))
         self.batch_tokens = batch_tokens or BATCH_TOKENS[model.device.type]
         self.work = Work()
+        self._traces: OrderedDict[bytes, Trace] = OrderedDict()  # the one not used for longest first
 
     @torch.inference_mode()
     def score(
@@ -86,14 +103,41 @@ class PackedEngine:
         """
         n_layers, n_heads = self.model.geometry[:2]
         tree = _Node.tree([head_set.within(n_layers, n_heads) for head_set in head_sets])
-        for packed in pack(examples, self.pack_tokens):
+        waiting = pack(examples, self.pack_tokens)[::-1]
+        while waiting:
+            packed = waiting.pop()
+            try:
+                blocks = list(self._score(packed, tree, greedy))
+            except torch.OutOfMemoryError:
+                self._traces.clear()
+                if self.batch_tokens <= 1 and len(packed.examples) == 1:
+                    raise
+                self.batch_tokens = max(1, self.batch_tokens // 2)
+                self.pack_tokens = max(1, min(self.pack_tokens, self.batch_tokens))
+                log.warning("out of memory on %s: going on with %d tokens at once", self.model.device, self.batch_tokens)
+                waiting += packed.again([examples[index] for index in packed.examples], self.pack_tokens)[::-1]
+                continue
+            yield from blocks
+
+    def _score(self, packed: Pack, tree: "_Node", greedy: bool) -> Iterator[Block]:
+        trace = self._trace(packed)
+        if tree.index is not None:
+            _, output = trace.run(len(trace.inputs) - 1, trace.inputs[-1], frozenset(), to_end=True)
+            self._count(packed, 1, to_end=True)
+            yield _block(trace, [tree], output, greedy)
+        yield from self._descend(trace, tree, dict(enumerate(trace.inputs)), greedy)
+
+    def _trace(self, packed: Pack) -> Trace:
+        """The intact run of a pack, kept or made."""
+        key = packed.key
+        if key not in self._traces:
             trace = Trace.of(self.model, packed)
-            self._count(packed, n_layers - 1)
-            if tree.index is not None:
-                _, output = trace.run(n_layers - 1, trace.inputs[-1], frozenset(), to_end=True)
-                self._count(packed, 1, to_end=True)
-                yield _block(trace, [tree], output, greedy)
-            yield from self._descend(trace, tree, dict(enumerate(trace.inputs)), greedy)
+            self._count(packed, len(trace.inputs) - 1)
+            self._traces[key] = trace
+            while len(self._traces) > 1 and sum(kept.n_bytes for kept in self._traces.values()) > self.memory_bytes:
+                self._traces.popitem(last=False)
+        self._traces.move_to_end(key)
+        return replace(self._traces[key], pack=packed)
 
     def _descend(self, trace: Trace, node: "_Node", inputs: dict[int, Tensor], greedy: bool) -> Iterator[Block]:
         """Run the children of a node from its layer inputs, those that start at one layer together; then theirs."""
@@ -122,6 +166,11 @@ class PackedEngine:
             token_layers -= n_rows * (n_tokens - len(packed.read_at)) * (1 - _keys_share(self.model))
         n_logits = n_rows * len(packed.read_at) if to_end else 0
         self.work = Work(self.work.token_layers + token_layers, self.work.logits + n_logits)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free on a device now."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
 
 
 class PlainEngine:

@@ -11,6 +11,7 @@ Logits are computed only where they are read. Nothing here knows a family by nam
 """
 
 import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +82,15 @@ class Trace:
                 handle.remove()
         return cls(model, pack, inputs, arguments)
 
+    @property
+    def n_bytes(self) -> int:
+        """Memory held by the layer inputs, and by the masks and position embeddings that all layers share."""
+        shared: dict[int, int] = {}
+        for arguments in self.arguments:
+            for tensor in _tensors(arguments):
+                shared[tensor.data_ptr()] = tensor.nbytes
+        return sum(x.nbytes for x in self.inputs) + sum(shared.values())
+
     def run(self, start: int, hidden: Tensor, keep: frozenset[int], to_end: bool) -> tuple[dict[int, Tensor], Tensor | None]:
         """Run layers `start` and up from the input `hidden`, ``(batch, n_tokens, d_model)``.
 
@@ -126,6 +136,14 @@ class Trace:
         n_tokens = hidden.shape[1]
         selected = {key: _at(value, read_at, n_tokens) for key, value in arguments.items()}
         return _output(block(hidden[:, read_at], **selected | {name: cache}))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict | tuple | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(part)
 
 
 def _output(value: Any) -> Tensor:

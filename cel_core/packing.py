@@ -6,6 +6,7 @@ examples, a chat template's system turn, ``Question: What is``), and no padding 
 predicted, never read, so a choice of one token adds nothing at all.
 """
 
+import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,6 +28,16 @@ class Pack(NamedTuple):
     scored_token: Array  # (n_scored,) the token scored there
     n_scored: Array  # (n_requests,) how many tokens each request scores
     examples: Array  # (n_examples,) which examples, as indices into what was packed
+
+    @property
+    def key(self) -> bytes:
+        """Identifies the sequence and what is read from it by content, whatever the examples' numbers."""
+        parts = (self.tokens, self.parents, self.read_at)
+        return hashlib.sha256(b"".join(part.tobytes() + b"|" for part in parts)).digest()
+
+    def again(self, examples: Sequence[Sequence[Request]], capacity: int) -> "list[Pack]":
+        """This pack's examples packed once more, into smaller sequences; they keep their numbers."""
+        return [part._replace(examples=self.examples[part.examples]) for part in pack(examples, capacity)]
 
     def attends(self, window: int | None = None) -> Array:
         """Which token may attend to which, ``(n_tokens, n_tokens)``; with a window, only positions less than it apart."""

@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
+import torch
 
 from cel_core.engine import PackedEngine, PlainEngine, Scores, disagreement
 from cel_core.heads import INTACT, Head, HeadSet
+from cel_core.layers import Trace
 from cel_core.models import Model
 from cel_core.prompts import Request
 from tests.conftest import build_tiny
@@ -121,3 +123,49 @@ def test_the_bill_of_a_sweep_is_below_the_plain_one():
     whole_table(plain, SETS, examples)
     assert 0 < fast.work.token_layers < plain.work.token_layers / 2
     assert fast.work.logits < plain.work.logits / 2
+
+
+def test_examples_seen_again_start_from_their_kept_runs():
+    model = build_tiny("llama")
+    examples = random_examples(6, seed=5)
+    engine = PackedEngine(model)
+    whole = whole_table(engine, SETS, examples)
+    before = engine.work.token_layers
+    one_by_one = [whole_table(engine, [head_set], examples) for head_set in SETS]
+    again = engine.work.token_layers - before
+    for row, table in enumerate(one_by_one):
+        np.testing.assert_allclose(table.logprob_nats[0], whole.logprob_nats[row], atol=1e-5)
+    anew = 0.0
+    for head_set in SETS:
+        engine = PackedEngine(model)
+        whole_table(engine, [head_set], examples)
+        anew += engine.work.token_layers
+    assert again < 0.7 * anew
+
+
+def test_memory_for_kept_runs_is_bounded_whatever_the_examples():
+    model = build_tiny("llama")
+    engine = PackedEngine(model, pack_tokens=32, memory_bytes=200_000)
+    for seed in range(4):
+        whole_table(engine, SETS, random_examples(20, seed=seed))
+        assert sum(trace.n_bytes for trace in engine._traces.values()) <= 200_000
+    assert 1 < len(engine._traces)
+
+
+def test_running_out_of_memory_halves_the_batch_and_goes_on(monkeypatch, caplog):
+    model = build_tiny("llama")
+    examples = random_examples(10, seed=6)
+    expected = whole_table(PlainEngine(model), SETS, examples)
+    real = Trace.run
+
+    def run(self, start, hidden, keep, to_end):
+        if hidden.shape[0] * hidden.shape[1] > 100:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(self, start, hidden, keep, to_end)
+
+    monkeypatch.setattr(Trace, "run", run)
+    engine = PackedEngine(model)
+    found = whole_table(engine, SETS, examples)
+    np.testing.assert_allclose(found.logprob_nats, expected.logprob_nats, atol=2e-4)
+    assert engine.batch_tokens <= 100
+    assert "out of memory" in caplog.text
