@@ -14,23 +14,31 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # the dashboard tell
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 import gradio as gr  # noqa: E402
+from starlette.routing import BaseRoute  # noqa: E402
 
 from cel_core.errors import CelError, ConfigError  # noqa: E402
 from cel_core.store import DEFAULT_PATH, Store  # noqa: E402
 from cel_core.worker import Worker  # noqa: E402
-from pages import downloads, layout, search, searches, worker_line  # noqa: E402
+from pages import api, downloads, explanations, layout, live, search, searches, toy, toy_downloads, worker_line  # noqa: E402
 
-PAGES = (("Search", "/search", search.build),)
+PAGES = (("Search", "/search", search.build), ("Live heads", "/live", live.build), ("Toy model", "/toy", toy.build))
 
 
 def build(store: Store, worker: Worker) -> gr.Blocks:
     """All pages on one store and one worker."""
     with gr.Blocks(title="CEL", analytics_enabled=False, fill_width=True) as demo:
         searches.build(demo, store, worker)
+        api.build(store, worker)
     for name, path, page in PAGES:
         with demo.route(name, path):
             page(demo, store, worker)
     return demo
+
+
+def routes(store: Store, worker: Worker) -> list[BaseRoute]:
+    """What pages fetch outside Gradio's events: tables, a model's own words, the worker's state."""
+    tables = [*toy_downloads.routes(store), *downloads.routes(store)]
+    return [*tables, *explanations.routes(worker), *worker_line.routes(store, worker)]
 
 
 def launch(
@@ -71,7 +79,7 @@ def launch(
         pwa=False,
         quiet=quiet,
         mcp_server=mcp,
-        app_kwargs={"routes": [*downloads.routes(store), *worker_line.routes(store, worker)]},
+        app_kwargs={"routes": routes(store, worker)},
     )
     return address
 

@@ -95,6 +95,10 @@ class Evaluator:
             ]
         return self._requests[example.key]
 
+    def n_tokens(self, example: Example) -> int:
+        """Tokens that the plain way reads for an example: each request by itself; 0 where the model writes a program."""
+        return sum(len(request.context) + len(request.continuation) - 1 for request in self.requests(example))
+
     def _judged(self, block: Block, head_sets: Sequence[HeadSet], examples: list[Example]) -> Outcomes:
         shape = len(block.sets), len(examples), -1
         logprobs = block.scores.logprob_nats.reshape(shape)  # (sets, examples, continuations)

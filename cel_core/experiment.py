@@ -62,7 +62,7 @@ def start(config: SearchConfig, store: Store, report: Report, load: Load = load_
     Raises:
         CelError: something the user can mend; the search, if it was begun, is marked failed with the reason.
     """
-    split = _draw(config)
+    split = draw(config)
     search = store.create_search(config, environment())
     return _run(store.search(search), store, report, load, split)
 
@@ -87,7 +87,7 @@ def environment() -> dict[str, str]:
     }
 
 
-def _draw(config: SearchConfig) -> Split:
+def draw(config: SearchConfig) -> Split:
     """The two sides of a search, and everything about it that can be checked before the weights are read."""
     task = find_task(config.task)
     require_code_execution(task, config.allow_code_execution)
@@ -104,7 +104,7 @@ def _run(record: SearchRecord, store: Store, report: Report, load: Load, split: 
     try:
         report(Progress(record.id, "loading", 0, 0))
         if split is None and not record.n_discovery:
-            split = _draw(record.config)
+            split = draw(record.config)
         _search(record, store, report, load, split, clock)
     except (Stopped, KeyboardInterrupt):
         store.end(record.id, Status.STOPPED, clock.seconds())
@@ -146,7 +146,10 @@ def _search(record: SearchRecord, store: Store, report: Report, load: Load, spli
     held_out.begin("held-out", 2 * len(held_out.examples))
     held_out([INTACT, frozen.head_set], range(len(held_out.examples)))
     held_out.flush()
-    store.save_held_out(record.id)
+    n_sets = 1 + len(heads) + joint
+    n_tokens = [sum(map(evaluator.n_tokens, side.examples)) for side in (discovery, held_out)]
+    plain = model.geometry.n_layers * (n_sets * n_tokens[0] + 2 * n_tokens[1])
+    store.save_held_out(record.id, plain or None)
 
 
 class _Clock:
@@ -180,6 +183,7 @@ class _StoredOutcomes:
         self._unsaved: list[Outcomes] = []
         self._saved_at = time.monotonic()
         self._stage, self._done, self._total = "", 0, 0
+        self._billed = evaluator.engine.work.token_layers
 
     def begin(self, stage: str, total: int) -> None:
         """Name the stage that the next evaluations belong to, and how many there are in all, known ones included."""
@@ -212,7 +216,9 @@ class _StoredOutcomes:
         """Write what is not stored yet."""
         if self._unsaved:
             self.store.add_outcomes(self.search, self.part, as_table(self._unsaved))
-            self.store.progress(self.search, self._stage, self._done, self._total, self.clock.seconds())
+            ran = self.evaluator.engine.work.token_layers
+            self.store.progress(self.search, self._stage, self._done, self._total, self.clock.seconds(), ran - self._billed)
+            self._billed = ran
             self._unsaved = []
         self._saved_at = time.monotonic()
 

@@ -49,4 +49,9 @@ STEPS: tuple[str, ...] = (
         summary TEXT NOT NULL
     );
     """,
+    # 3: the bill of a search, in tokens run through layers, beside what one full pass per head set and request would cost
+    """
+    ALTER TABLE searches ADD COLUMN token_layers DOUBLE DEFAULT 0;
+    ALTER TABLE searches ADD COLUMN plain_token_layers DOUBLE;
+    """,
 )

@@ -70,8 +70,19 @@ def search_report(record: SearchRecord, singles: Sequence[Tally], subsets: Seque
             f"discovery gain {points(record.discovery_gain or 0)}",
             f"  {held_out.fixes} fixes, {held_out.harms} harms, exact McNemar p = {held_out.mcnemar_p:.2g}, "
             f"errors reduced by {percent(held_out.relative_error_reduction)} %",
+            *([bill(record)] if record.plain_token_layers else []),
         ]
     return "\n".join(lines)
+
+
+def bill(record: SearchRecord) -> str:
+    """What a search ran, beside what the plain way would have run."""
+    assert record.plain_token_layers is not None
+    ratio = f", {record.plain_token_layers / record.token_layers:.1f} times less" if record.token_layers else ""
+    return (
+        f"  {record.token_layers / 1e6:,.2f} million token-layers run; one full pass per head set and request: "
+        f"{record.plain_token_layers / 1e6:,.2f} million{ratio}"
+    )
 
 
 def sweep_report(found: dict[str, Any]) -> str:

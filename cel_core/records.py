@@ -91,6 +91,8 @@ class SearchRecord:
     frozen_set: HeadSet | None
     discovery_gain: float | None
     held_out: HeldOut | None
+    token_layers: float = 0.0  # tokens run through layers by this search; what it found in the store cost it nothing
+    plain_token_layers: float | None = None  # one full pass per head set and request; None for programs, and until done
 
     @property
     def n_heads(self) -> int:
@@ -130,6 +132,8 @@ class SearchRecord:
             "seed": self.config.seed,
             "notes": list(self.notes),
             "error": self.error or None,
+            "token_layers": round(self.token_layers),
+            "plain_token_layers": self.plain_token_layers and round(self.plain_token_layers),
             "duration_s": round(self.duration_s, 3),
         }
 

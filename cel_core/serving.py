@@ -12,13 +12,15 @@ import json
 import os
 import sys
 import threading
+import time
 from collections import OrderedDict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from cel_core import experiment, generation
 from cel_core.config import SearchConfig
 from cel_core.errors import CelError
+from cel_core.estimate import estimate
 from cel_core.evaluation import Evaluator
 from cel_core.heads import INTACT, HeadSet
 from cel_core.models import Model
@@ -29,7 +31,8 @@ from cel_core.store import Store
 from cel_core.tasks import Example, Scoring, find_task
 from cel_core.worker import WorkerState, as_message
 
-CHUNK = 32  # examples of a live request evaluated before somebody else's turn
+CHUNK = 32  # examples of a live request evaluated before somebody else's turn, to begin with
+CHUNK_S = 0.4  # how long such a turn should take: chunks grow and shrink towards it
 N_MODELS = 2  # kept in memory: a search's, and that of a page looking at another search
 MAX_WRITTEN = 48  # tokens of an answer to a prompt of the user's own
 
@@ -39,6 +42,40 @@ class _LiveRequest:
     search: str
     part: Part
     head_set: HeadSet
+    record: SearchRecord | None = None
+    missing: deque[tuple[HeadSet, Example]] = field(default_factory=deque)  # outcomes still to make, once the record is read
+    total: int = 0
+    chunk: int = CHUNK
+
+    def begin(self, store: Store) -> SearchRecord:
+        """Read from the store what is known, once."""
+        if self.record is None:
+            wanted = [INTACT, self.head_set] if self.head_set else [INTACT]
+            record = store.search(self.search)
+            known = store.known(record.id, self.part, wanted)
+            examples = store.examples(record.id, self.part)
+            there = {head_set: set(known[head_set][0].tolist()) if head_set in known else set() for head_set in wanted}
+            self.missing = deque(
+                (head_set, examples[number])
+                for first in range(0, len(examples), CHUNK)
+                for head_set in wanted
+                for number in range(first, min(first + CHUNK, len(examples)))
+                if number not in there[head_set]
+            )
+            self.record, self.total = record, len(wanted) * len(examples)
+        return self.record
+
+    def take(self) -> tuple[HeadSet, list[Example]]:
+        """The next chunk: some examples of one head set."""
+        head_set, chunk = self.missing[0][0], list[Example]()
+        while self.missing and self.missing[0][0] == head_set and len(chunk) < self.chunk:
+            chunk.append(self.missing.popleft()[1])
+        return head_set, chunk
+
+    def took(self, duration_s: float) -> None:
+        """Let the next chunk be larger or smaller."""
+        self.chunk = min(8 * CHUNK, 2 * self.chunk) if duration_s < CHUNK_S / 2 else self.chunk
+        self.chunk = max(1, self.chunk // 2) if duration_s > 2 * CHUNK_S else self.chunk
 
 
 class _Server:
@@ -122,46 +159,44 @@ class _Server:
             self.serve(session, request)
 
     def serve(self, session: str, request: _LiveRequest) -> None:
-        """Make the outcomes a session waits for, chunk by chunk; put it back in line after each."""
-        wanted = [INTACT, request.head_set] if request.head_set else [INTACT]
+        """Make some of the outcomes a session waits for, and put it back in line."""
         try:
-            record = self.store.search(request.search)
-            known = self.store.known(record.id, request.part, wanted)
-            examples = self.store.examples(record.id, request.part)
-            missing = {
-                head_set: sorted(set(range(len(examples))) - set(known[head_set][0].tolist() if head_set in known else ()))
-                for head_set in wanted
-            }
-            n_missing = sum(map(len, missing.values()))
-            total = len(wanted) * len(examples)
-            if n_missing:
+            record = request.begin(self.store)
+            if request.missing:
                 evaluator = self.evaluator(record)
-                for head_set, numbers in missing.items():
-                    for made in evaluator.outcomes([head_set], [examples[number] for number in numbers[:CHUNK]]):
-                        self.store.add_outcomes(record.id, request.part, as_table([made]))
-                        n_missing -= made.correct.size
-            self.send({"session": session, "done": total - n_missing, "total": total, "running": n_missing > 0})
+                head_set, chunk = request.take()
+                began_s = time.monotonic()
+                made = list(evaluator.outcomes([head_set], chunk))
+                request.took(time.monotonic() - began_s)
+                self.store.add_outcomes(record.id, request.part, as_table(made))
+            running = bool(request.missing)
+            done = request.total - len(request.missing)
+            self.send({"session": session, "done": done, "total": request.total, "running": running})
         except CelError as error:
             self.send({"session": session, "error": str(error)})
             return
-        if n_missing:
+        if running:
             with self.changed:
                 self.live.setdefault(session, request)  # unless a newer request has taken its place
 
     def reply(self, question: dict[str, Any]) -> None:
         """Answer one question of a page."""
         try:
-            record = self.store.search(question["search"])
-            head_set = HeadSet.parse(question["heads"])
-            evaluator = self.evaluator(record)
-            head_set.within(*evaluator.model.geometry[:2])
-            if question["do"] == "answer":
-                value: Any = _write(evaluator.model, question["text"], head_set, MAX_WRITTEN)
-            else:
-                value = _explained(evaluator, self.example(record, question["example"]), head_set)
-            self.send({"reply": question["id"], "value": value})
+            self.send({"reply": question["id"], "value": self.answered(question)})
         except CelError as error:
             self.send({"reply": question["id"], "error": str(error)})
+
+    def answered(self, question: dict[str, Any]) -> Any:
+        """What is asked: an estimate, continuations of a text, or an example as the model reads it."""
+        if question["do"] == "estimate":
+            return estimate(SearchConfig(**question["config"]), self.store)._asdict()
+        record = self.store.search(question["search"])
+        head_set = HeadSet.parse(question["heads"])
+        evaluator = self.evaluator(record)
+        head_set.within(*evaluator.model.geometry[:2])
+        if question["do"] == "answer":
+            return _write(evaluator.model, question["text"], head_set, MAX_WRITTEN)
+        return _explained(evaluator, self.example(record, question["example"]), head_set)
 
     def example(self, record: SearchRecord, key: str) -> Example:
         """One of a search's examples that may be looked at."""
@@ -184,10 +219,15 @@ class _Server:
         """The model of a search, loaded once; the one not used for longest makes room."""
         key = (config.model, config.device, config.dtype)
         if key not in self.models:
+            before = self.state
+            self.say(WorkerState("loading", before.search, detail=config.model))
             while len(self.models) >= N_MODELS:
                 gone, _ = self.models.popitem(last=False)
                 self.evaluators = {kept: value for kept, value in self.evaluators.items() if kept[:3] != gone}
-            self.models[key] = experiment.load_checked(config)
+            try:
+                self.models[key] = experiment.load_checked(config)
+            finally:
+                self.say(before)
         self.models.move_to_end(key)
         return self.models[key]
 

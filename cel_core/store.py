@@ -166,12 +166,13 @@ class Store:
                 [protocol.key, json.dumps(model), len(split.discovery), len(split.held_out), split.notes, search],
             )
 
-    def progress(self, search: str, stage: str, done: int, total: int, duration_s: float) -> None:
-        """Say how far a running search is; this is also its sign of life."""
+    def progress(self, search: str, stage: str, done: int, total: int, duration_s: float, token_layers: float = 0.0) -> None:
+        """Say how far a running search is, and add what it ran since to its bill; this is also its sign of life."""
         with self._transaction() as database:
             database.execute(
-                "UPDATE searches SET stage = ?, done = ?, total = ?, duration_s = ?, updated_at = ? WHERE id = ?",
-                [stage, done, total, duration_s, datetime.now(UTC), search],
+                """UPDATE searches SET stage = ?, done = ?, total = ?, duration_s = ?, token_layers = token_layers + ?,
+                   updated_at = ? WHERE id = ?""",
+                [stage, done, total, duration_s, token_layers, datetime.now(UTC), search],
             )
 
     def end(self, search: str, status: Status, duration_s: float, error: str = "") -> None:
@@ -250,8 +251,8 @@ class Store:
                 [str(head_set), datetime.now(UTC), discovery_gain, search],
             )
 
-    def save_held_out(self, search: str) -> None:
-        """Count the held-out comparison of the frozen set and keep it with the search."""
+    def save_held_out(self, search: str, plain_token_layers: float | None = None) -> None:
+        """Count the held-out comparison of the frozen set and keep it with the search, and what the plain way would cost."""
         record = self.search(search)
         if record.frozen_set is None:
             raise SealedError(_sealed(search))
@@ -262,9 +263,9 @@ class Store:
         counts = [int(x.sum()) for x in (intact, ablated, ~intact & ablated, intact & ~ablated)]
         with self._transaction() as database:
             database.execute(
-                """UPDATE searches SET held_out_intact = ?, held_out_ablated = ?, held_out_fixes = ?, held_out_harms = ?
-                   WHERE id = ?""",
-                [*counts, search],
+                """UPDATE searches SET held_out_intact = ?, held_out_ablated = ?, held_out_fixes = ?, held_out_harms = ?,
+                   plain_token_layers = ? WHERE id = ?""",
+                [*counts, plain_token_layers, search],
             )
 
     # --- examples and outcomes of one part of a search ----------------------------------------------------------------
@@ -497,6 +498,8 @@ def _record(row: dict[str, Any]) -> SearchRecord:
         duration_s=row["duration_s"],
         frozen_set=None if row["frozen_set"] is None else HeadSet.parse(row["frozen_set"]),
         discovery_gain=row["discovery_gain"],
+        token_layers=row["token_layers"],
+        plain_token_layers=row["plain_token_layers"],
         held_out=None if counts[0] is None else HeldOut(row["n_held_out"], *counts),
     )
 

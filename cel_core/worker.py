@@ -56,7 +56,7 @@ class Worker:
     def __init__(self, store_path: str | Path) -> None:
         self._store = Store(store_path)
         self._lock = threading.Lock()
-        self._state = WorkerState()
+        self._state = WorkerState("loading", detail="starting")
         self._live: dict[str, LiveState] = {}
         self._waiting: dict[int, Future[Any]] = {}
         self._numbers = count(1)
@@ -83,6 +83,7 @@ class Worker:
                 self._process.wait(10)
             except subprocess.TimeoutExpired:
                 self._process.kill()
+                self._process.wait()
 
     def state(self) -> WorkerState:
         """What the worker does now."""
@@ -131,6 +132,14 @@ class Worker:
     def live_state(self, session: str) -> LiveState:
         """How far a session's newest live request is."""
         return self._live.get(session, LiveState())
+
+    def estimate(self, config: SearchConfig) -> dict[str, Any]:
+        """What a search would take: the fields of `cel_core.estimate.Estimate`.
+
+        Raises:
+            CelError: it could not begin, for the reason given, or the worker is gone.
+        """
+        return self._ask({"do": "estimate", "config": asdict(config)})
 
     def answer(self, search: str, text: str, head_set: HeadSet) -> tuple[str, str]:
         """Greedy continuations of any text by a search's model, intact and without the heads.

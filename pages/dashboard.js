@@ -52,6 +52,10 @@
     const name = table.dataset.table;
     const box = [...document.querySelectorAll("input[data-filter]")].find((i) => i.dataset.filter === name);
     const words = (box ? box.value : "").toLowerCase().split(/\s+/).filter(Boolean);
+    if (!groups.has(name)) {
+      const pressed = [...document.querySelectorAll('button[data-group-of][aria-pressed="true"]')].find((b) => b.dataset.groupOf === name);
+      if (pressed) groups.set(name, pressed.dataset.group);
+    }
     const group = groups.get(name) || "";
     let shown = 0;
     for (const row of table.tBodies[0].rows) {
@@ -121,10 +125,135 @@
     if (state) address(JSON.parse(state.dataset.address));
     const goto = within.querySelector("[data-goto]");
     if (goto && goto.dataset.goto.startsWith("/")) location.href = goto.dataset.goto;
+    fill(within);
+    stale();
     follow(within);
     paint();
     say();
   };
+  // --- pieces that the server makes slowly: fetched once, put back whenever the page is drawn again
+  const fetched = new Map(); // address -> HTML of the server's own
+  const fill = (within) => {
+    within.querySelectorAll("[data-fetch]").forEach(async (place) => {
+      const asked = place.dataset.fetch;
+      if (!asked.startsWith("/")) return;
+      if (!fetched.has(asked)) fetched.set(asked, fetch(asked).then((r) => (r.ok ? r.text() : Promise.reject(r.status))));
+      try {
+        const text = await fetched.get(asked);
+        if (place.isConnected && place.dataset.fetch === asked && place.innerHTML !== text) place.innerHTML = text;
+      } catch {
+        fetched.delete(asked);
+        place.textContent = "The dashboard did not answer: open the example again.";
+      }
+    });
+  };
+
+  // --- head switches: the browser knows at once what is off, the server checks it and counts
+  let wanted = null; // heads off, as text, where the page has switches
+  const numbers = (name) => name.match(/\d+/g).map(Number);
+  const named = (cells) => cells.map((c) => c.dataset.head).sort((a, b) => {
+    const [x, y] = [numbers(a), numbers(b)];
+    return x[0] - y[0] || x[1] - y[1];
+  }).join(",");
+  const stale = () => {
+    if (wanted === null) return;
+    document.querySelectorAll("[data-heads]").forEach((e) => e.classList.toggle("stale", e.dataset.heads !== wanted));
+  };
+  const switches = (element, changed) => {
+    let anchor = null;
+    const cells = () => [...element.querySelectorAll("button[data-head]")];
+    const isOff = (cell) => cell.getAttribute("aria-pressed") === "true";
+    const put = (cell, off) => cell.setAttribute("aria-pressed", String(off));
+    const told = () => {
+      const text = named(cells().filter(isOff));
+      if (text === wanted) return;
+      wanted = text;
+      stale();
+      changed(text);
+    };
+    const all = (chosen) => {
+      const off = !chosen.every(isOff);
+      chosen.forEach((cell) => put(cell, off));
+      told();
+    };
+    const begin = () => {
+      const found = cells();
+      wanted = found.length ? named(found.filter(isOff)) : null;
+      stale();
+    };
+    const at = (layer, index) => cells().find((c) => c.dataset.head === `L${layer}H${index}`);
+    const press = (cell, range) => {
+      if (range && anchor && anchor.isConnected && anchor !== cell) {
+        const [a, b] = [numbers(anchor.dataset.head), numbers(cell.dataset.head)];
+        const between = (x, i) => Math.min(a[i], b[i]) <= x[i] && x[i] <= Math.max(a[i], b[i]);
+        const off = isOff(anchor);
+        cells().filter((c) => [0, 1].every((i) => between(numbers(c.dataset.head), i))).forEach((c) => put(c, off));
+      } else put(cell, !isOff(cell));
+      anchor = cell;
+      told();
+    };
+    const focus = (cell) => {
+      cells().forEach((c) => { c.tabIndex = c === cell ? 0 : -1; });
+      cell.focus();
+    };
+    element.addEventListener("click", (e) => {
+      const cell = e.target.closest("button[data-head]");
+      if (cell) {
+        focus(cell);
+        return press(cell, e.shiftKey);
+      }
+      const label = e.target.closest("[data-row], [data-column]");
+      if (!label || !e.shiftKey) return;
+      e.preventDefault();
+      const [place, value] = label.dataset.row !== undefined ? [0, label.dataset.row] : [1, label.dataset.column];
+      all(cells().filter((c) => numbers(c.dataset.head)[place] === Number(value)));
+    });
+    element.addEventListener("mousedown", (e) => { if (e.shiftKey) e.preventDefault(); }); // no text is marked
+    element.addEventListener("keydown", (e) => {
+      const cell = e.target.closest("button[data-head]");
+      if (!cell) return;
+      const [layer, index] = numbers(cell.dataset.head);
+      const moves = { ArrowUp: [1, 0], ArrowDown: [-1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+      if (moves[e.key]) {
+        const next = at(layer + moves[e.key][0], index + moves[e.key][1]);
+        if (next) focus(next);
+      } else if (e.key === " " || e.key === "Enter") press(cell, e.shiftKey);
+      else return;
+      e.preventDefault();
+    });
+    // presets and chips stand elsewhere on the page
+    document.addEventListener("click", (e) => {
+      if (!element.isConnected || !(e.target instanceof Element)) return;
+      const set = e.target.closest("[data-set-heads]");
+      const cycle = e.target.closest("[data-cycle]");
+      const chip = e.target.closest("[data-switch]");
+      if (chip) return press(cells().find((c) => c.dataset.head === chip.dataset.switch) || anchor, false);
+      if (!set && !cycle) return;
+      let text = set ? set.dataset.setHeads : "";
+      if (cycle) {
+        const list = cycle.dataset.cycle.split(" ");
+        text = list[(list.indexOf(wanted) + 1) % list.length];
+      }
+      const off = new Set(text.split(","));
+      cells().forEach((c) => put(c, off.has(c.dataset.head)));
+      told();
+    });
+    begin();
+    return begin;
+  };
+  document.addEventListener("click", async (e) => {
+    const button = e.target instanceof Element && e.target.closest("[data-copy-link]");
+    if (!button) return;
+    const text = button.textContent;
+    try {
+      await navigator.clipboard.writeText(location.href);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Copy it from the address";
+    }
+    setTimeout(() => { button.textContent = text; }, 1500);
+  });
+
   setInterval(() => document.querySelectorAll("time[data-age]").forEach(age), 20000);
 
   // --- one listener an event
@@ -210,6 +339,20 @@
     });
   };
 
-  window.cel = { restore, address, pickable, pressable };
+  // a filter box above a list that holds only the first of many rows asks the server too
+  const findable = (element, sought) => {
+    let timer = 0;
+    element.addEventListener("input", (e) => {
+      if (!e.target.closest("input[data-filter]")) return;
+      clearTimeout(timer);
+      const text = e.target.value;
+      timer = setTimeout(() => {
+        const cut = element.querySelector("[data-cut]");
+        if (cut && (cut.dataset.cut === "rows" || cut.dataset.words !== text)) sought(text);
+      }, 250);
+    });
+  };
+
+  window.cel = { restore, address, pickable, pressable, findable, switches };
   restore();
 })();

@@ -3,13 +3,13 @@
 What is shown comes from models and data sets, so every text goes through `pages.markup`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from pages import formats
+from pages import formats, programs
 from pages.markup import Column, Markup, Row, join, table, tag
 
 MAX_ROWS = 400  # flips drawn; the CSV has all
@@ -34,10 +34,25 @@ class Shares(NamedTuple):
     ablated: float
 
 
+def compared(paired: pd.DataFrame) -> pd.DataFrame:
+    """All examples; ``flip`` says fix, harm or same."""
+    found = paired.copy(deep=False)
+    intact, ablated = found["intact_correct"].to_numpy(bool), found["ablated_correct"].to_numpy(bool)
+    found["flip"] = np.select([~intact & ablated, intact & ~ablated], ["fix", "harm"], "same")
+    return found
+
+
 def flips(paired: pd.DataFrame) -> pd.DataFrame:
     """The examples whose correctness differs; ``flip`` says fix or harm."""
-    found = paired[paired["intact_correct"] != paired["ablated_correct"]].copy()
-    found["flip"] = np.where(found["ablated_correct"].astype(bool), "fix", "harm")
+    found = compared(paired)
+    return found[found["flip"] != "same"]
+
+
+def matching(found: pd.DataFrame, words: str) -> pd.DataFrame:
+    """The examples whose prompt, kind or answers hold all of the words."""
+    for word in words.lower().split():
+        columns = ("kind", "context", "answer", "intact_answer", "ablated_answer")
+        found = found[sum(found[c].str.lower().str.contains(word, regex=False).astype(int) for c in columns) > 0]
     return found
 
 
@@ -57,44 +72,53 @@ def gold_text(example: Any) -> str:
 
 def flips_table(found: pd.DataFrame, name: str, selected: str = "") -> Markup:
     """The flips as rows that can be picked."""
-    kinds = found["kind"].nunique() > 1
-    rows = [_flip_row(example, kinds, example.key == selected) for example in found.head(MAX_ROWS).itertuples()]
-    columns = [column for column in COLUMNS if kinds or column.title != "Kind"]
-    drawn = table(columns, rows, name, "No answer changed.")
+    drawn = example_table(found.head(MAX_ROWS), name, selected, "No answer changed.")
     if len(found) <= MAX_ROWS:
         return drawn
     return join([drawn, tag("p", f"The first {MAX_ROWS} of {formats.count(len(found))}; the CSV has all.", css="sub empty")])
 
 
-def _flip_row(example: Any, kinds: bool, selected: bool) -> Row:
+def example_table(found: pd.DataFrame, name: str, selected: str, empty: str, without: Collection[str] = ()) -> Markup:
+    """Compared examples as rows that can be picked; the column of kinds is left out where there is one kind only."""
+    left_out = {*without, *(() if found["kind"].nunique() > 1 else ("Kind",))}
+    chosen = [i for i, column in enumerate(COLUMNS) if column.title not in left_out]
+    rows = []
+    for example in found.itertuples():
+        cells = _cells(example)
+        rows.append(Row([cells[i] for i in chosen], key=example.key, group=example.flip, selected=example.key == selected))
+    return table([COLUMNS[i] for i in chosen], rows, name, empty)
+
+
+def _cells(example: Any) -> list[object]:
+    """One compared example as the cells of `COLUMNS`."""
     margin = f"{formats.nats(example.intact_margin_nats)} → {formats.nats(example.ablated_margin_nats)}"
-    cells = [
-        tag("span", example.flip, css="gain" if example.flip == "fix" else "harm"),
-        *([example.kind] if kinds else []),
+    return [
+        tag("span", example.flip, css={"fix": "gain", "harm": "harm"}.get(example.flip, "")),
+        example.kind,
         _short(_last_question(example.context), PROMPT_CHARACTERS),
         _short(gold_text(example), 32),
         _short(answer_text(example, example.intact_answer), 32),
         _short(answer_text(example, example.ablated_answer), 32),
         margin if not np.isnan(example.intact_margin_nats) else "–",
     ]
-    return Row(cells, key=example.key, group=example.flip, selected=selected)
 
 
-def inspector(example: Any, part: str, n: int) -> Markup:
+def inspector(example: Any, part: str, n: int, more: object = "") -> Markup:
     """One example in full.
 
     Args:
         example: a row of `Store.paired`.
         part: the side it belongs to.
         n: examples on that side.
+        more: what stands below prompt and answers.
     """
     title = f"{part.capitalize()} example {example.position + 1} of {formats.count(n)}"
     if example.kind:
         title += f", kind {example.kind}"
-    parts: list[object] = [tag("div", title, css="k"), tag("pre", example.context), _answers(example)]
-    if len(example.continuations) > 1:
-        parts.append(_bars(example))
-    return join(parts)
+    parts: list[object] = [tag("div", title, css="k"), tag("pre", example.context)]
+    if len(example.tests):
+        return join([*parts, programs.show(example), more])
+    return join([*parts, _answers(example), more, _bars(example)])
 
 
 def _answers(example: Any) -> Markup:
@@ -121,6 +145,8 @@ def _bars(example: Any) -> Markup:
     before = np.asarray(example.intact_logprobs_nats, dtype=float)
     after = np.asarray(example.ablated_logprobs_nats, dtype=float)
     longest = max(1e-9, float(np.abs([before, after]).max()))
+    several = len(example.continuations) > 1
+    title = f"Log-probability of {'each choice' if several else 'the gold answer'}, nats: the shorter bar is the likelier"
     rows: list[Markup] = []
     for choice, x, y in zip(example.continuations, before, after, strict=True):
         rows.append(tag("span", _short(choice.strip(), 60), css="name"))
@@ -135,7 +161,7 @@ def _bars(example: Any) -> Markup:
     ]
     return join(
         [
-            tag("div", "Log-probability of each choice, nats: the shorter bar is the likelier one", css="k"),
+            tag("div", title, css="k over"),
             tag("div", *rows, css="bars"),
             tag("div", *key, css="legend"),
         ]

@@ -62,6 +62,15 @@ def duration(seconds: float) -> str:
     return f"{days} d {hours} h" if hours else f"{days} d"
 
 
+def size(n_bytes: int) -> str:
+    """A size in memory: ``1.2 GB``, ``350 kB``."""
+    for unit, length in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n_bytes >= length:
+            number = n_bytes / length
+            return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
+    return f"{n_bytes} bytes"
+
+
 def age(moment: datetime) -> str:
     """How long ago, in one unit: ``now``, ``4 min``, ``3 h``, ``12 d``."""
     seconds = (datetime.now(UTC) - moment).total_seconds()

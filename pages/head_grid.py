@@ -5,10 +5,10 @@
 2. A hatched cell is a head measured on part of the examples only. After a search its number is the most it could have gained
    (`AT_MOST`), while one runs the balance so far (`SO_FAR`).
 3. As a picture the map is one image with a name; every cell tells its numbers when pointed at, and the ranking beside it is the
-   same in words.
+   same in words. As switches (`switches`) its cells are buttons, pressed where a head is off; the browser moves among them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -76,22 +76,74 @@ def picture(n_layers: int, n_heads: int, cells: Mapping[Head, Cell], marked: Hea
         hatching: what a hatched cell's number is.
     """
     limit = limit_of(cells.values())
-    drawn: list[Markup] = []
-    for layer in reversed(range(n_layers)):
-        drawn.append(tag("span", layer, css="ax"))
-        drawn += [_cell(Head(layer, index), cells, limit, marked, hatching) for index in range(n_heads)]
-    drawn.append(tag("span", css="ax"))
-    drawn += [tag("span", index, css="axc") for index in range(n_heads)]
-    width, height = _cell_size(n_layers, n_heads)
+
+    def drawn(head: Head) -> Markup:
+        css, style, tip = _look(head, cells, limit, hatching)
+        return tag("span", css=css + (" off" if head in marked else ""), style=style, data_tip=tip)
+
     label = f"Head map: {n_layers} layers of {n_heads} heads, {len(cells)} measured; the table of single heads has the numbers"
+    grid = _grid(n_layers, n_heads, drawn, role="img", aria_label=label)
+    return join([grid, _axes(), legend(limit, cells.values(), hatching, bool(marked))])
+
+
+def switches(
+    n_layers: int, n_heads: int, cells: Mapping[Head, Cell], frozen: HeadSet, off: HeadSet, hatching: str = AT_MOST
+) -> Markup:
+    """The map as switches, one button a head, pressed where the head is off.
+
+    Args:
+        n_layers: rows, drawn with layer 0 at the bottom.
+        n_heads: columns.
+        cells: what is known; other heads have no colour.
+        frozen: heads to mark with a dot.
+        off: heads that are off to begin with; afterwards the browser knows.
+        hatching: what a hatched cell's number is.
+    """
+    limit = limit_of(cells.values())
+    first = min(off, default=Head(n_layers - 1, 0))
+
+    def drawn(head: Head) -> Markup:
+        css, style, tip = _look(head, cells, limit, hatching)
+        return tag(
+            "button",
+            type="button",
+            css=css + (" frozen" if head in frozen else ""),
+            style=style,
+            data_tip=tip,
+            data_head=head,
+            aria_label=tip.replace("\n", ", "),
+            aria_pressed="true" if head in off else "false",
+            tabindex=0 if head == first else -1,
+        )
+
+    label = f"Switches of {n_layers} layers of {n_heads} heads; arrow keys move, space switches, with shift a range"
+    grid = _grid(n_layers, n_heads, drawn, role="group", aria_label=label, data_switches=True)
+    return join([grid, _axes(), legend(limit, cells.values(), hatching, bool(frozen), dot=True)])
+
+
+def _grid(n_layers: int, n_heads: int, drawn: Callable[[Head], Markup], **attributes: object) -> Markup:
+    """All cells with the numbers of layers and heads beside them."""
+    shown: list[Markup] = []
+    live = "data_switches" in attributes
+    for layer in reversed(range(n_layers)):
+        tip = f"Shift-click: all of layer {layer}" if live else None
+        shown.append(tag("span", layer, css="ax", data_row=layer if live else None, data_tip=tip))
+        shown += [drawn(Head(layer, index)) for index in range(n_heads)]
+    shown.append(tag("span", css="ax"))
+    for index in range(n_heads):
+        tip = f"Shift-click: head {index} of every layer" if live else None
+        shown.append(tag("span", index, css="axc", data_column=index if live else None, data_tip=tip))
+    width, height = _cell_size(n_layers, n_heads)
     style = f"--columns:{n_heads};--cell-width:{width}px;--cell-height:{height}px"
-    grid = tag("div", *drawn, css="map", style=style, role="img", aria_label=label)
-    axis = tag("div", tag("span", "↑ layer"), tag("span", "head →"), css="axes")
-    return join([grid, axis, legend(limit, cells.values(), hatching, bool(marked))])
+    return tag("div", *shown, css="map", style=style, **attributes)
 
 
-def legend(limit: float, cells: Iterable[Cell], hatching: str, marked: bool) -> Markup:
-    """The colour scale with its ends, and what hatching and outline mean."""
+def _axes() -> Markup:
+    return tag("div", tag("span", "↑ layer"), tag("span", "head →"), css="axes")
+
+
+def legend(limit: float, cells: Iterable[Cell], hatching: str, marked: bool, dot: bool = False) -> Markup:
+    """The colour scale with its ends, and what hatching and outline, or dot, mean."""
     cells = list(cells)
     beyond = any(cell.gain < -limit for cell in cells)
     parts: list[object] = [
@@ -102,24 +154,23 @@ def legend(limit: float, cells: Iterable[Cell], hatching: str, marked: bool) -> 
     if any(cell.partial for cell in cells):
         parts += [tag("span", css="swatch bound"), tag("span", hatching)]
     if marked:
-        parts += [tag("span", css="swatch frozen"), tag("span", "frozen set")]
+        parts += [tag("span", css="swatch dot" if dot else "swatch frozen"), tag("span", "frozen set")]
     return tag("div", *parts, css="legend")
 
 
-def _cell(head: Head, cells: Mapping[Head, Cell], limit: float, marked: HeadSet, hatching: str) -> Markup:
+def _look(head: Head, cells: Mapping[Head, Cell], limit: float, hatching: str) -> tuple[str, str, str]:
+    """Classes, style and tip of a head's cell."""
     cell = cells.get(head)
     if cell is None:
-        return tag("span", css="cell none", data_tip=f"{head}  not measured yet")
-    css = ["cell", "up" if cell.gain > 0 else "down" if cell.gain < 0 else ""]
-    css += ["bound"] if cell.partial else []
-    css += ["off"] if head in marked else []
+        return "cell none", "", f"{head}  not measured yet"
+    css = ["cell", "up" if cell.gain > 0 else "down" if cell.gain < 0 else "", "bound" if cell.partial else ""]
     note = f" {hatching}" if cell.partial else ""
     tip = (
         f"{head}  {formats.points(cell.gain, cell.n)} points{note}\n{formats.count(cell.fixes)} fixes, "
         f"{formats.count(cell.harms)} harms{note}, n = {formats.count(cell.n)}"
     )
     strength = round(100 * min(1.0, abs(cell.gain) / limit))
-    return tag("span", css=" ".join(filter(None, css)), style=f"--t:{strength}", data_tip=tip)
+    return " ".join(filter(None, css)), f"--t:{strength}", tip
 
 
 def _cell_size(n_layers: int, n_heads: int) -> Sequence[int]:

@@ -66,9 +66,7 @@ def state(record: SearchRecord, left_s: float | None) -> Markup:
 
 def _running(record: SearchRecord, left_s: float | None) -> Markup:
     if record.status is Status.QUEUED:
-        return notice(
-            "Queued", "It begins as soon as the worker is free. The bar above tells what the worker does now.", css="wide"
-        )
+        return notice("Queued", "It begins as soon as the worker is free; the bar above tells what it does now.", css="wide")
     label = STAGES.get(record.stage, record.stage)
     numbers = ""
     if record.total:

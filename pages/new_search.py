@@ -1,5 +1,6 @@
 """The form of a new search: what it asks, what it makes of the answers, and what it refuses in one line."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,8 +11,8 @@ from cel_core.errors import CelError, ConfigError
 from cel_core.tasks import TASKS, Scoring, find_task
 from cel_core.tasks.arithmetic import KINDS
 from cel_core.worker import Worker
-from pages import layout
-from pages.markup import Markup, notice
+from pages import formats, layout
+from pages.markup import Markup, notice, tag
 
 MODELS = (
     "demo",
@@ -26,9 +27,18 @@ DEFAULT_ROWS = "default"
 DEMO = SearchConfig("demo", "carry")
 MAX_TEXT = 500
 RUNS_CODE = (
-    "MBPP runs the programs that the model writes, on this machine. They run confined (no network, no writing outside a temporary "
-    "folder, 3 s, 1 GiB), which is a fence and no wall: allow it only where that is acceptable."
+    "MBPP runs the programs that the model writes, on this machine. They run confined (no network, no writing outside a "
+    "temporary folder, 3 s, 1 GiB), which is a fence and no wall: allow it only where that is acceptable."
 )
+
+
+class Built(NamedTuple):
+    """The form's column, and what shows its estimate."""
+
+    column: gr.Column
+    estimated: Callable[..., Markup]
+    fields: list[Any]
+    message: gr.HTML
 
 
 class Form(NamedTuple):
@@ -72,18 +82,20 @@ def config_of(form: Form) -> SearchConfig:
         raise ConfigError(f"kind '{unknown[0]}' is unknown: choose among {', '.join(KINDS)}")
     if task.scoring == Scoring.PROGRAM and not form.allow_code_execution:
         raise ConfigError(
-            f"task {task.title} runs code that the model writes: tick 'Allow code execution', on a machine where that is acceptable"
+            f"task {task.title} runs code that the model writes: tick 'Allow code execution', where that is acceptable"
         )
+    n_discovery = _whole(form.n_discovery, "discovery examples")
+    n_held_out = _whole(form.n_held_out, "held-out examples")
     return SearchConfig(
         model=model,
         task=task.name,
         data=rows,
         kinds=kinds,
-        n_discovery=_whole(form.n_discovery, "discovery examples", least=1, empty=True),
-        n_held_out=_whole(form.n_held_out, "held-out examples", least=1, empty=True),
-        p=_whole(form.p, "p") or 0,
-        k=_whole(form.k, "k") or 0,
-        seed=_whole(form.seed, "seed", least=0) or 0,
+        n_discovery=None if n_discovery == task.paper_sizes.discovery else n_discovery,  # None takes what there is, if less
+        n_held_out=None if n_held_out == task.paper_sizes.held_out else n_held_out,
+        p=_whole(form.p, "p"),
+        k=_whole(form.k, "k"),
+        seed=_whole(form.seed, "seed", least=0),
         device=form.device,
         dtype=str(form.dtype),
         chat_template=bool(form.chat_template),
@@ -92,7 +104,7 @@ def config_of(form: Form) -> SearchConfig:
     )
 
 
-def build(worker: Worker) -> gr.Column:
+def build(worker: Worker) -> Built:
     """The form's components and events; its column is hidden until asked for."""
     with gr.Column(visible=False, elem_classes="card form") as column:
         with gr.Row():
@@ -120,8 +132,8 @@ def build(worker: Worker) -> gr.Column:
             )
         with gr.Row():
             sizes = find_task("carry").paper_sizes
-            n_discovery = _number("Discovery examples", "Heads are chosen on these", None, str(sizes.discovery))
-            n_held_out = _number("Held-out examples", "The frozen set is tested on", None, str(sizes.held_out))
+            n_discovery = _number("Discovery examples", "Heads are chosen on these", sizes.discovery)
+            n_held_out = _number("Held-out examples", "The frozen set is tested on", sizes.held_out)
             p = _number("p", "Heads in the pool", 10)
             k = _number("k", "Heads in a subset, at most", 3)
             seed = _number("Seed", "Of the draw of examples", 0)
@@ -134,6 +146,7 @@ def build(worker: Worker) -> gr.Column:
         warning = layout.block()
         with gr.Row(elem_classes="end"):
             message = layout.block(css="grow")
+            ask = gr.Button("Estimate", scale=0, min_width=100, elem_classes="small")
             launch = gr.Button("Start the search", variant="primary", scale=0, min_width=150)
     fields = [model, task, data, kinds, n_discovery, n_held_out, p, k, seed, device, dtype, chat, full, code]
 
@@ -143,11 +156,26 @@ def build(worker: Worker) -> gr.Column:
         sizes = chosen.paper_sizes if chosen else None
         return [
             gr.Dropdown(visible=name == "arithmetic"),
-            gr.Number(placeholder=str(sizes.discovery) if sizes else ""),
-            gr.Number(placeholder=str(sizes.held_out) if sizes else ""),
+            sizes.discovery if sizes else gr.skip(),
+            sizes.held_out if sizes else gr.skip(),
             gr.Checkbox(visible=runs_code),
             notice("This task runs code", RUNS_CODE, css="bad wide") if runs_code else "",
         ]
+
+    def asked(*answers: Any) -> Markup:
+        try:
+            return show_estimate(worker.estimate(config_of(Form(*answers))))
+        except CelError as error:
+            return layout.explained(error)
+
+    def changed(*answers: Any) -> Markup:
+        try:
+            config = config_of(Form(*answers))
+        except CelError as error:
+            return tag("span", str(error), css="sub")
+        if is_local(config):
+            return asked(*answers)
+        return tag("span", "Estimate reads the rows and the model's configuration from the hub; no weight is read.", css="sub")
 
     def launched(*answers: Any) -> Markup:
         try:
@@ -157,12 +185,35 @@ def build(worker: Worker) -> gr.Column:
 
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
     task.change(task_chosen, inputs=task, outputs=[kinds, n_discovery, n_held_out, code, warning], **quiet)
+    for field in fields:
+        field.change(changed, inputs=fields, outputs=message, trigger_mode="always_last", **quiet)
+    ask.click(asked, inputs=fields, outputs=message, **quiet)
     launch.click(launched, inputs=fields, outputs=message, **quiet)
-    return column
+    return Built(column, changed, fields, message)
 
 
-def _number(label: str, info: str, value: int | None, placeholder: str = "") -> gr.Number:
-    return gr.Number(value=value, label=label, info=info, placeholder=placeholder or None, precision=None, min_width=110)
+def is_local(config: SearchConfig) -> bool:
+    """Whether neither model nor rows come from the hub, so that an estimate costs no download."""
+    model = config.model == "demo" or Path(config.model).expanduser().exists()
+    return model and (config.data is not None or TASKS[config.task].hub is None)
+
+
+def show_estimate(found: Mapping[str, Any]) -> Markup:
+    """An estimate in one line."""
+    time = "not known before a first search of this model and task"
+    if found["seconds"] is not None:
+        time = f"about {formats.duration(found['seconds'])}"
+    facts = [
+        f"{formats.count(found['n_discovery'])} discovery, {formats.count(found['n_held_out'])} held-out examples",
+        f"at most {formats.count(found['n_evaluations'])} evaluations",
+        f"time {time}",
+        f"weights {formats.size(found['weight_bytes'])}",
+    ]
+    return tag("span", "  ·  ".join(facts), css="sub")
+
+
+def _number(label: str, info: str, value: int) -> gr.Number:
+    return gr.Number(value=value, label=label, info=info, min_width=110)
 
 
 def _text(value: object, name: str) -> str:
@@ -172,10 +223,8 @@ def _text(value: object, name: str) -> str:
     return text
 
 
-def _whole(value: object, name: str, least: int = 1, empty: bool = False) -> int | None:
+def _whole(value: object, name: str, least: int = 1) -> int:
     if value is None or value == "":
-        if empty:
-            return None
         raise ConfigError(f"{name} is empty: give a whole number from {least}")
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or int(value) != value:
         raise ConfigError(f"{name} = {str(value)[:40]} is not a whole number: give one from {least}")

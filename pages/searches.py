@@ -74,7 +74,9 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
 
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
     gr.on([demo.load, timer.tick], look, outputs=[head, rows, timer], **quiet)
-    gr.on([head.press, rows.press], pressed, inputs=is_open, outputs=[form, message, is_open], **quiet)
+    for listened in (head, rows):
+        opened = listened.press(pressed, inputs=is_open, outputs=[form.column, message, is_open], **quiet)
+        opened.then(form.estimated, inputs=form.fields, outputs=form.message, **quiet)
 
 
 def show_head(records: Sequence[SearchRecord]) -> Markup:

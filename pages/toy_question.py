@@ -1,7 +1,7 @@
 """What the toy page's address asks: a model, its training, and how to look at it.
 
-The address is the page's only state: the browser changes it and sends it whole, the server reads it and keeps nothing. Names that
-are left out mean the usual value; names that are not the toy page's are ignored.
+The address is the page's only state: the browser changes it and sends it whole, the server reads it and keeps nothing. Names
+that are left out mean the usual value; names that are not the toy page's are ignored.
 """
 
 import math
@@ -11,13 +11,14 @@ from typing import Any, get_args
 from urllib.parse import urlencode
 
 from cel_core.errors import ToyError
-from cel_core.toy import PHASE_SETTINGS, Axis, Beyond, Method, ToyConfig
+from cel_core.toy import MAX_STEPS, PHASE_SETTINGS, Axis, Beyond, Method, ToyConfig
 
 NUMBERS = ("a", "b", "c", "alpha", "eta")
 WHOLE = ("heads", "seed")
 SWITCHES = {"dense": "dense", "encoding": "learnt_encoding"}  # address name -> field of `Beyond`
 BEYOND_NUMBERS = {"noise": "label_noise", "decay": "weight_decay", "init": "init_scale"}
 BEYOND_WHOLE = {"batch": "batch_size", "tasks": "n_tasks"}
+USUAL_SEED = 3  # a run on E, so that the first view shows what the page is about
 MAX_PAGE_SEEDS = 100_000
 MAX_CELLS = 144
 MAX_CELL_SEEDS = 5_000
@@ -52,6 +53,7 @@ class Question:
 
     query: Mapping[str, str]  # as asked, for links that ask the same
     config: ToyConfig
+    population: ToyConfig  # seeds from 0, whichever run is shown; to the checkpoint unless asked otherwise
     method: Method
     logarithmic: bool
     deleted: int | None  # None: the conflict feature's winner
@@ -61,11 +63,6 @@ class Question:
     y: Axis
     measure: str
     n_cell_seeds: int
-
-    @property
-    def population(self) -> ToyConfig:
-        """The configuration of the population view: its seeds start at 0, whichever run is shown."""
-        return replace(self.config, seed=0)
 
     @property
     def settled(self) -> ToyConfig:
@@ -89,13 +86,16 @@ def read(query: Mapping[str, str]) -> Question:
     Raises:
         ToyError: a value is no number, out of its range, or does not go with another.
     """
-    usual = ToyConfig(seed=1)
+    usual = ToyConfig(seed=USUAL_SEED)
     values: dict[str, Any] = {name: _number(query, name, getattr(usual, name)) for name in NUMBERS}
     values |= {name: _whole(query, name, getattr(usual, name)) for name in WHOLE}
-    steps = _text(query, "steps", "checkpoint")
-    if steps not in ("checkpoint", "converged"):
+    steps: Any = _text(query, "steps", "twice")
+    if steps not in ("twice", "checkpoint", "converged"):
         steps = _whole(query, "steps", 1)
-    config = ToyConfig(**values, steps=steps, beyond=_beyond(query))
+    config = ToyConfig(**values, steps="checkpoint" if steps == "twice" else steps, beyond=_beyond(query))
+    population = replace(config, seed=0)
+    if steps == "twice":
+        config = replace(config, steps=min(MAX_STEPS, 2 * config.checkpoint))
     method = _text(query, "method", "descent")
     if method not in get_args(Method):
         raise ToyError(f"method '{method}' is unknown: choose descent or flow")
@@ -109,6 +109,7 @@ def read(query: Mapping[str, str]) -> Question:
     return Question(
         query=dict(query),
         config=config,
+        population=population,
         method=method,  # type: ignore[arg-type]
         logarithmic=_text(query, "scale", "linear") == "log",
         deleted=_head(query, config) if deleted not in ("winner", "none") else None,
@@ -152,7 +153,10 @@ def _axis(query: Mapping[str, str], name: str, usual: str) -> Axis:
     if setting not in PHASE_SETTINGS:
         raise ToyError(f"'{setting}' is no setting to map: choose among {', '.join(PHASE_SETTINGS)}")
     words = [word.strip() for word in _text(query, f"{name}s", USUAL_VALUES[setting], longest=400).split(",")]
-    return Axis(setting, tuple(dict.fromkeys(_parse(f"{setting} on the map", word) for word in words if word)))
+    values = tuple(dict.fromkeys(_parse(f"{setting} on the map", word) for word in words if word))
+    if not all(map(math.isfinite, values)):
+        raise ToyError(f"{setting} on the map has a value that is not finite: write numbers such as {USUAL_VALUES[setting]}")
+    return Axis(setting, values)
 
 
 def _head(query: Mapping[str, str], config: ToyConfig) -> int:

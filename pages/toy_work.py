@@ -1,9 +1,10 @@
 """What the toy page computes, at once or as a job: one run, a population, the scaling in alpha, the phase map.
 
-Runs and populations' figures go to the store; the scaling's exponent joins the population's figures there. The scaling's points and
-the map's cells are remembered by the desk until the dashboard ends.
+Runs and populations' figures go to the store; the scaling's exponent joins the population's figures there. The scaling's points
+and the map's cells are remembered by the desk until the dashboard ends.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -31,6 +32,12 @@ LONGEST_LOOK_S = 12.0  # a population that a visit begins by itself
 SCALE_FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)
 LARGEST_SCALE = 0.5
 SCALE_SEEDS = 400
+RUNS_KEPT = 16
+
+
+_runs: OrderedDict[tuple[str, ...], Trajectory] = (
+    OrderedDict()
+)  # the last ones shown: a view of them needs no look at the store
 
 
 def run_key(asked: Question) -> tuple[str, ...]:
@@ -61,15 +68,20 @@ def job_of(kind: str, asked: Question) -> Job | None:
     return DESK.get(*KEYS[kind](asked))
 
 
+def stop(kind: str, asked: Question) -> None:
+    """Ask the job of that kind to stop; what it has computed stays."""
+    DESK.stop(*KEYS[kind](asked))
+
+
 def trajectory(store: Store, asked: Question) -> Trajectory | None:
     """The run: from the store, computed at once where that is quick, or None while a job computes it.
 
     Raises:
         ToyError: the run would take too long, or its job failed.
     """
-    known = store.toy_run(asked.config, asked.method)
+    known = _runs.get(run_key(asked)) or store.toy_run(asked.config, asked.method)
     if known is not None:
-        return known
+        return _remember(asked, known)
     job = job_of("run", asked)
     if job is not None and job.done:
         return job.rows[0]
@@ -79,7 +91,7 @@ def trajectory(store: Store, asked: Question) -> Trajectory | None:
     if needed <= AT_ONCE_S or asked.method == "flow":
         found = run(asked.config, asked.method)
         store.save_toy_run(found)
-        return found
+        return _remember(asked, found)
     if needed > LONGEST_RUN_S:
         raise ToyError(
             f"{formats.count(asked.config.last_step)} steps take about {formats.duration(needed)}: raise alpha or eta, give a "
@@ -93,6 +105,13 @@ def trajectory(store: Store, asked: Question) -> Trajectory | None:
 
     DESK.start(work, *run_key(asked))
     return None
+
+
+def _remember(asked: Question, found: Trajectory) -> Trajectory:
+    _runs[run_key(asked)] = found
+    while len(_runs) > RUNS_KEPT:
+        _runs.pop(next(iter(_runs)), None)
+    return found
 
 
 def summary(store: Store, asked: Question) -> PopulationSummary | None:

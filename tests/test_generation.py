@@ -160,6 +160,19 @@ def test_each_row_stops_at_its_own_stop_string_while_the_others_go_on():
     assert stops[0] not in decode(model, answers[0][0][:-1])
 
 
+def test_rows_that_leave_one_after_another_leave_the_others_as_they_were():
+    model = writing_letters()
+    prompts, expected = [], []
+    for place, prompt in enumerate(PROMPTS):
+        tokens = [by_hand(model, head_set, prompt.tokens, 16) for head_set in SETS]
+        stop = decode(model, tokens[0])[3 * place + 1 : 3 * place + 3]
+        prompts.append(Prompt(prompt.tokens, stop))
+        expected.append([until(model, written, stop) if stop in decode(model, written) else written for written in tokens])
+    lengths = {len(written) for answers in expected for written in answers}
+    assert len(lengths) > 3 and 16 in lengths, lengths
+    assert write(model, SETS, prompts, max_new_tokens=16) == [list(answers) for answers in zip(*expected, strict=True)]
+
+
 def test_a_row_without_a_stop_string_goes_on_beside_one_that_stops():
     model = writing_letters()
     tokens = [by_hand(model, INTACT, prompt.tokens, 16) for prompt in PROMPTS[:2]]

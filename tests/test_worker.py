@@ -138,6 +138,17 @@ def test_a_search_that_fails_says_so_and_the_worker_goes_on(worker, store, confi
         worker.resume(done)
 
 
+def test_an_estimate_counts_what_the_search_then_does(worker, store, config, done):
+    found = worker.estimate(config)
+    assert (found["n_discovery"], found["n_held_out"]) == (8, 8)
+    assert found["n_evaluations"] == (1 + 12 + 3) * 8 + 2 * 8
+    assert found["seconds"] > 0  # from the finished search
+    n_weights = sum(p.numel() for p in build_tiny("llama").causal_lm.parameters())
+    assert found["weight_bytes"] == pytest.approx(4 * n_weights, rel=0.05)
+    with pytest.raises(CelError, match="p = 99: the model has only 12 heads"):
+        worker.estimate(SearchConfig(**{**vars(config), "p": 99}))
+
+
 def test_closing_ends_the_process(tmp_path):
     worker = Worker(tmp_path / "cel.duckdb")
     worker.start()

@@ -1,0 +1,275 @@
+"""Live heads (``/live?run=ID&heads=L2H0,L2H6``): switch heads off, and see at once which answers change.
+
+A head set's outcomes come from the store; what is not there yet is asked of the worker, which streams it into the store while
+this page looks every half second. What a session looks at (`View`) is the session's own; what came from the browser is checked.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from cel_core.errors import CelError, ConfigError, StoreError
+from cel_core.heads import HeadSet
+from cel_core.records import Part, SearchRecord
+from cel_core.search import Tally
+from cel_core.store import Store
+from cel_core.worker import LiveState, Worker
+from pages import examples, explanations, formats, head_grid, layout, live_counts
+from pages.markup import Markup, notice, tag
+from pages.search import find
+
+POLL_S = 0.5
+MAX_WORDS, MAX_PROMPT = 200, 20_000
+PICK = "window.cel.pickable(element, (key) => trigger('pick', {key}));"
+FIND = "window.cel.findable(element, (words) => trigger('find', {words}));"
+SWITCH = "watch('value', window.cel.switches(element, (heads) => trigger('toggle', {heads})));"
+INSPECT = tag("p", "Pick an example to read its prompt and both answers.", css="sub empty")
+NO_HEADS = "none"  # the empty set in an address, where a missing word means the frozen set
+
+
+@dataclass
+class View:
+    """What one session looks at."""
+
+    record: SearchRecord | None = None
+    part: Part = Part.DISCOVERY
+    head_set: HeadSet = HeadSet()
+    example: str = ""
+    words: str = ""
+    n_done: int = -1  # outcomes the worker had made at the last look
+    settled: bool = False  # whether the last look found everything
+
+    @property
+    def search(self) -> SearchRecord:
+        """The search looked at.
+
+        Raises:
+            StoreError: none is.
+        """
+        if self.record is None:
+            raise StoreError("no search is open here: open one from Searches")
+        return self.record
+
+    @property
+    def n(self) -> int:
+        """Examples on the side looked at."""
+        return self.search.n_held_out if self.part is Part.HELD_OUT else self.search.n_discovery
+
+    @property
+    def address(self) -> dict[str, str]:
+        """The words that open this view again."""
+        heads = str(self.head_set) or NO_HEADS
+        return {"run": self.search.id, "heads": heads, "part": str(self.part), "example": self.example}
+
+
+def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
+    """The page's components and events, inside its Blocks."""
+    layout.navigation("Live heads")
+    with gr.Column(elem_classes="page"):
+        top = layout.block(layout.loading("Live heads"))
+        with gr.Row(visible=False, elem_classes="body live") as body:
+            with gr.Column(scale=0, min_width=0, elem_classes="left"):
+                grid = layout.block(css="fill", js=layout.RESTORE + SWITCH)
+            with gr.Column(scale=1, elem_classes="right"):
+                counts = layout.block()
+                strip = layout.block(js=layout.PRESS)
+                with gr.Row(elem_classes="lists"):
+                    with gr.Column(scale=11, elem_classes="card listcard"):
+                        listed = layout.block(js=layout.RESTORE + PICK + FIND)
+                    with gr.Column(scale=9, elem_classes="card"):
+                        inspector = layout.block(INSPECT, css="inspector")
+                        with gr.Column(elem_classes="ask"):
+                            asked = gr.Textbox(
+                                label="Try a prompt of your own, with and without the heads that are off",
+                                placeholder="Question: What is 512 minus 87?\nAnswer:",
+                                lines=2,
+                                max_lines=8,
+                            )
+                            ask = gr.Button("Answer", size="sm", elem_classes="small")
+                            answer = layout.block()
+    view = gr.State(View())
+    timer = gr.Timer(POLL_S, active=False)
+    drawn = [counts, strip, listed, inspector, timer, view]
+
+    def draw(now: View, session: str, look_again: bool) -> list[Any]:
+        """Everything that a head set changes; asks the worker for what the store lacks."""
+        paired = store.paired(now.search.id, now.part, now.head_set)
+        complete, state = len(paired) >= now.n, worker.live_state(session)
+        if not complete and (not look_again or not (state.running or state.error)):
+            try:
+                worker.live(session, now.search.id, now.part, now.head_set)
+                state = LiveState(running=True)
+            except CelError as error:
+                state = LiveState(error=str(error))
+        now.settled = complete or bool(state.error)
+        now.n_done = state.done
+        compared = examples.compared(paired)
+        picked = examples.pick(paired, now.example)
+        error = "" if complete else state.error
+        return [
+            live_counts.counts(compared, now.head_set, now.n),
+            live_counts.strip(now.address, now.search, now.part, now.head_set, len(paired), now.n, error),
+            live_counts.listed(compared, now.example, now.words, complete),
+            show_example(now, picked),
+            gr.Timer(active=not (look_again and now.settled)),
+            now,
+        ]
+
+    def opened(request: gr.Request) -> list[Any]:
+        page = [top, body, grid]
+        try:
+            record = find(store, str(request.query_params.get("run", "")))
+            if record is None or not record.n_discovery:
+                return [show_nothing(record), gr.Row(visible=False), gr.skip(), *[gr.skip()] * len(drawn)]
+            now = view_of(record, dict(request.query_params))
+            found = draw(now, str(request.session_hash), look_again=False)
+            return [
+                live_counts.page_head(record, store.ranking(record.id, 1)),
+                gr.Row(visible=True),
+                show_map(store, record, now),
+                *found,
+            ]
+        except CelError as error:
+            return [show_trouble(error), gr.Row(visible=False), *[gr.skip()] * (len(page) - 2 + len(drawn))]
+
+    @layout.toasted
+    def toggled(now: View, request: gr.Request, event: gr.EventData) -> list[Any]:
+        now.head_set = heads_of(now.search, str(event._data.get("heads", "")))
+        return draw(now, str(request.session_hash), look_again=False)
+
+    @layout.toasted
+    def pressed(now: View, request: gr.Request, event: gr.EventData) -> list[Any]:
+        now.part, now.example = part_of(now.search, str(event._data.get("name", ""))), ""
+        return draw(now, str(request.session_hash), look_again=False)
+
+    def polled(now: View, request: gr.Request) -> list[Any]:
+        session = str(request.session_hash)
+        state = worker.live_state(session)
+        try:
+            if not now.settled and state.running and state.done == now.n_done:
+                return [gr.skip()] * len(drawn)
+            return draw(now, session, look_again=True)
+        except CelError as error:
+            return [layout.explained(error), *[gr.skip()] * (len(drawn) - 2), gr.Timer(active=False)]
+
+    @layout.toasted
+    def picked(now: View, event: gr.EventData) -> tuple[Markup, View]:
+        found = examples.pick(store.paired(now.search.id, now.part, now.head_set), str(event._data.get("key", "")))
+        if found is None:
+            return notice("There is no such example on this side", "Pick one from the list.", css="bad"), now
+        now.example = found.key
+        return show_example(now, found), now
+
+    @layout.toasted
+    def sought(now: View, event: gr.EventData) -> tuple[Markup, View]:
+        now.words = str(event._data.get("words", ""))[:MAX_WORDS]
+        compared = examples.compared(store.paired(now.search.id, now.part, now.head_set))
+        return live_counts.listed(compared, now.example, now.words, now.settled), now
+
+    def answered(now: View, text: str) -> Markup:
+        try:
+            text = prompt_of(text)
+            return live_counts.side_by_side(*worker.answer(now.search.id, text, now.head_set), now.head_set)
+        except CelError as error:
+            return layout.explained(error)
+
+    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
+    newest = quiet | {"trigger_mode": "always_last"}
+    demo.load(opened, outputs=[top, body, grid, *drawn], **quiet)
+    grid.toggle(toggled, inputs=view, outputs=drawn, **newest)
+    strip.press(pressed, inputs=view, outputs=drawn, **newest)
+    timer.tick(polled, inputs=view, outputs=drawn, **quiet)
+    listed.pick(picked, inputs=view, outputs=[inspector, view], **newest)
+    listed.find(sought, inputs=view, outputs=[listed, view], **newest)
+    ask.click(lambda: live_counts.WRITING, outputs=answer, **quiet).then(
+        answered, inputs=[view, asked], outputs=answer, **quiet
+    )
+
+
+def view_of(record: SearchRecord, words: Mapping[str, Any]) -> View:
+    """The view that an address asks for; where it names no heads, the frozen set's.
+
+    Raises:
+        CelError: a head that the model does not have, or a side that is not there.
+    """
+    asked = str(words.get("heads", ""))
+    head_set = heads_of(record, asked) if asked else record.frozen_set or HeadSet()
+    side = str(words.get("part", "")) or (Part.HELD_OUT if record.frozen_set else Part.DISCOVERY)
+    return View(record, part_of(record, side), head_set, str(words.get("example", ""))[:80])
+
+
+def heads_of(record: SearchRecord, text: str) -> HeadSet:
+    """A head set as the browser sent it.
+
+    Raises:
+        HeadError: it cannot be read, or a head is not in the model.
+    """
+    if text.strip().lower() == NO_HEADS:
+        return HeadSet()
+    return HeadSet.parse(text[: 12 * max(1, record.n_heads)]).within(record.model["n_layers"], record.model["n_heads"])
+
+
+def part_of(record: SearchRecord, text: str) -> Part:
+    """A side as the browser sent it.
+
+    Raises:
+        CelError: there is no such side, or it is sealed.
+    """
+    if text not in tuple(Part):
+        raise ConfigError(f"'{text[:40]}' is no side of a search: choose {' or '.join(Part)}")
+    if text == Part.HELD_OUT and record.frozen_set is None:
+        raise StoreError(f"search {record.id}: its held-out examples are sealed until a set is frozen; choose discovery")
+    return Part(text)
+
+
+def prompt_of(text: object) -> str:
+    """A prompt of the user's own.
+
+    Raises:
+        ConfigError: it is empty or too long.
+    """
+    found = str(text or "")
+    if not found.strip():
+        raise ConfigError("the prompt is empty: type a text for the model to go on with")
+    if len(found) > MAX_PROMPT:
+        raise ConfigError(f"the prompt has {len(found):,} characters: give at most {MAX_PROMPT:,}")
+    return found
+
+
+def show_example(now: View, example: Any | None) -> Markup:
+    """The example that is open, if any."""
+    if example is None:
+        return INSPECT
+    more = explanations.waiting(now.search, example.key, now.head_set)
+    return examples.inspector(example, now.part, now.n, more)
+
+
+def show_map(store: Store, record: SearchRecord, now: View, singles: Sequence[Tally]) -> Markup:
+    """The head map as switches, in its card."""
+    if singles:
+        cells = head_grid.of_ranking(singles)
+    else:
+        cells = head_grid.of_tallies(store.tallies(record.id, Part.DISCOVERY), record.n_discovery)
+    hatching = head_grid.AT_MOST if singles else head_grid.SO_FAR
+    frozen = record.frozen_set or HeadSet()
+    shape = record.model["n_layers"], record.model["n_heads"]
+    drawn = head_grid.switches(*shape, cells, frozen, now.head_set, hatching)
+    said = f"Coloured by discovery gain without the head, n = {formats.count(record.n_discovery)}. Click to switch a head off."
+    return tag("div", tag("div", said, css="k above"), drawn, css="card mapcard")
+
+
+def show_nothing(record: SearchRecord | None) -> Markup:
+    """What stands here without a search, or before its model is loaded."""
+    link = tag("a", "Searches", href="/" if record is None else f"/search?run={record.id}")
+    if record is None:
+        return tag("div", layout.page_head("Live heads"), notice("No searches yet", "Begin one at ", link), css="stack")
+    said = "Heads can be switched once the search has loaded its model and drawn its examples."
+    return tag("div", layout.page_head("Live heads"), notice(f"Search {record.id} has not begun", said), css="stack")
+
+
+def show_trouble(error: CelError) -> Markup:
+    """An address that cannot be opened."""
+    link = tag("a", "Searches", href="/")
+    return tag("div", layout.page_head("Live heads", link), layout.explained(error), css="stack")
