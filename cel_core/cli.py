@@ -19,7 +19,7 @@ from cel_core import experiment, printing
 from cel_core import search as algorithm
 from cel_core.config import SearchConfig
 from cel_core.errors import CelError, ConfigError
-from cel_core.evaluation import Evaluator, require_code_execution
+from cel_core.evaluation import Evaluator, require_code_execution, template_note
 from cel_core.heads import HeadSet, all_heads
 from cel_core.outcomes import as_table
 from cel_core.store import DEFAULT_PATH, Store
@@ -222,6 +222,7 @@ def _evaluate(chosen: argparse.Namespace) -> None:
                 f"--outcomes {chosen.outcomes} cannot be written ({error.strerror}): give another file"
             ) from error
     result = _accuracy(chosen, head_set, evaluator.task, examples, rows)
+    result["first_prompt"] = evaluator.rendered(examples[0])
     if chosen.json:
         _print_json(result)
     else:
@@ -285,6 +286,8 @@ def _evaluator(chosen: argparse.Namespace) -> tuple[Evaluator, list[Example]]:
         raise ConfigError(f"--limit {chosen.limit}: take at least 1 row")
     examples = read_examples(task, chosen.data, chosen.seed, _kinds(chosen))[: chosen.limit]
     config = SearchConfig(chosen.model, chosen.task, device=chosen.device, dtype=chosen.dtype)
+    if note := template_note(task, chosen.chat_template):
+        print(f"note: {note}", file=sys.stderr)
     model = experiment.load_checked(config)
     return Evaluator(model, task, chosen.chat_template, chosen.allow_code_execution), examples
 

@@ -37,6 +37,13 @@ def require_code_execution(task: Task, allowed: bool) -> None:
         )
 
 
+def template_note(task: Task, chat_template: bool) -> str:
+    """What to know before a chat template is put around a task's prompt; "" where there is nothing."""
+    if chat_template and task.name == "mbpp":
+        return "mbpp's three worked examples are inside one chat turn: mbpp-instruct is the variant made for chat models"
+    return ""
+
+
 class Evaluator:
     """One model, one task, one protocol."""
 

@@ -10,6 +10,7 @@ import platform
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from cel_core import search as algorithm
 from cel_core.ablation import verify_heads
 from cel_core.config import SearchConfig
 from cel_core.errors import CelError, ConfigError
-from cel_core.evaluation import Evaluator, require_code_execution
+from cel_core.evaluation import Evaluator, require_code_execution, template_note
 from cel_core.heads import INTACT, HeadSet, all_heads
 from cel_core.models import Model, geometry_of, load_model, read_config
 from cel_core.outcomes import Outcomes, as_table
@@ -95,7 +96,9 @@ def draw(config: SearchConfig) -> Split:
     if config.p > n_heads:
         raise ConfigError(f"p = {config.p}: the model has only {n_heads} heads; give --p {n_heads} or less")
     examples = read_examples(task, config.data, config.seed, config.kinds)
-    return split_examples(task, examples, config.n_discovery, config.n_held_out, config.seed)
+    split = split_examples(task, examples, config.n_discovery, config.n_held_out, config.seed)
+    note = template_note(task, config.chat_template)
+    return replace(split, notes=[*split.notes, note]) if note else split
 
 
 def _run(record: SearchRecord, store: Store, report: Report, load: Load, split: Split | None) -> SearchRecord:

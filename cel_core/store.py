@@ -56,6 +56,7 @@ class Store:
         """
         self.path = Path(path).expanduser()
         self.patience_s = patience_s
+        self._thread = threading.local()
         self._saving_toy = threading.Lock()  # two page threads may save the same toy run, and its key is unique
         if not self.path.parent.is_dir():
             raise StoreError(f"store '{self.path}': its folder does not exist; make it, or give another --store")
@@ -70,6 +71,19 @@ class Store:
             for number, step in enumerate(STEPS[version:], start=version + 1):
                 database.execute(step)
                 database.execute("INSERT INTO schema_version VALUES (?)", [number])
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Inside, this thread's calls share one opening of the file: for a page that asks much at once, briefly."""
+        if getattr(self._thread, "connection", None) is not None:
+            yield
+            return
+        self._thread.connection = self._connect()
+        try:
+            yield
+        finally:
+            self._thread.connection.close()
+            self._thread.connection = None
 
     # --- searches -----------------------------------------------------------------------------------------------------
 
@@ -192,7 +206,7 @@ class Store:
         found = self._records("WHERE starts_with(id, ?)", [search]) if search else []
         if len(found) != 1:
             problem = f"{len(found)} searches start with" if found else "there is no search"
-            raise StoreError(f"{problem} '{search[:40]}': list them with 'show', and give one id")
+            raise StoreError(f"{problem} '{search[:40]}': look at the list of searches, and give one id")
         return found[0]
 
     def searches(self) -> list[SearchRecord]:
@@ -424,9 +438,8 @@ class Store:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """One short transaction; an exception inside rolls it back."""
-        connection = self._connect()
         try:
-            with connection.cursor() as database:
+            with self.together(), self._thread.connection.cursor() as database:
                 database.begin()
                 yield database
                 database.commit()
@@ -434,8 +447,6 @@ class Store:
             raise StoreError(
                 f"store '{self.path}' cannot be used ({_first_line(error)}): check the disk and the file"
             ) from error
-        finally:
-            connection.close()
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         deadline = time.monotonic() + self.patience_s
@@ -443,7 +454,7 @@ class Store:
             try:
                 return duckdb.connect(self.path)
             except duckdb.Error as error:
-                if "lock" not in str(error):
+                if "Could not set lock" not in str(error):
                     raise StoreError(
                         f"store '{self.path}' cannot be opened ({_first_line(error)}): give a writable path with --store"
                     ) from error
@@ -466,7 +477,7 @@ _OF_PART = """
 def _require_unsealed(database: duckdb.DuckDBPyConnection, search: str, part: Part) -> None:
     found = database.execute("SELECT frozen_set FROM searches WHERE id = ?", [search]).fetchall()
     if not found:
-        raise StoreError(f"there is no search '{search[:40]}': list them with 'show', and give one id")
+        raise StoreError(f"there is no search '{search[:40]}': look at the list of searches, and give one id")
     if Part(part) is Part.HELD_OUT and found[0][0] is None:
         raise SealedError(_sealed(search))
 

@@ -64,6 +64,13 @@ def answer_text(example: Any, answer: str) -> str:
     return answer.strip()
 
 
+def said_text(example: Any, side: str) -> str:
+    """What a side (intact, ablated) answered; a wrong answer in words is known up to where it leaves the gold answer only."""
+    answer = answer_text(example, getattr(example, f"{side}_answer"))
+    cut = len(example.continuations) == 1 and not getattr(example, f"{side}_correct")
+    return f"{answer}…" if cut else answer
+
+
 def gold_text(example: Any) -> str:
     """The gold answer as a reader sees it."""
     choices = list(example.continuations)
@@ -97,8 +104,8 @@ def _cells(example: Any) -> list[object]:
         example.kind,
         _short(_last_question(example.context), PROMPT_CHARACTERS),
         _short(gold_text(example), 32),
-        _short(answer_text(example, example.intact_answer), 32),
-        _short(answer_text(example, example.ablated_answer), 32),
+        _short(said_text(example, "intact"), 32),
+        _short(said_text(example, "ablated"), 32),
         margin if not np.isnan(example.intact_margin_nats) else "–",
     ]
 
@@ -125,7 +132,7 @@ def _answers(example: Any) -> Markup:
     """Gold and both answers, each with its margin."""
     rows: list[Markup] = [_line("Gold", tag("b", gold_text(example)), "")] if gold_text(example) else []
     for name, title in (("intact", "Intact"), ("ablated", "Ablated")):
-        answer = answer_text(example, getattr(example, f"{name}_answer"))
+        answer = said_text(example, name)
         right = bool(getattr(example, f"{name}_correct"))
         margin = getattr(example, f"{name}_margin_nats")
         shown: object = tag("pre", answer) if "\n" in answer else answer

@@ -40,6 +40,7 @@ class View:
     words: str = ""
     n_done: int = -1  # outcomes the worker had made at the last look
     settled: bool = False  # whether the last look found everything
+    serial: int = 0  # goes up with every head set or side asked for; a look that began before has nothing to say any more
 
     @property
     def search(self) -> SearchRecord:
@@ -95,27 +96,28 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
 
     def draw(now: View, session: str, look_again: bool) -> list[Any]:
         """Everything that a head set changes; asks the worker for what the store lacks."""
-        paired = store.paired(now.search.id, now.part, now.head_set)
-        complete, state = len(paired) >= now.n, worker.live_state(session)
-        if not complete and (not look_again or not (state.running or state.error)):
+        serial, part, head_set, n = now.serial, now.part, now.head_set, now.n
+        paired = store.paired(now.search.id, part, head_set)
+        complete, state = len(paired) >= n, worker.live_state(session)
+        overtaken = serial != now.serial
+        if not complete and not overtaken and (not look_again or not (state.running or state.error)):
             try:
-                worker.live(session, now.search.id, now.part, now.head_set)
+                worker.live(session, now.search.id, part, head_set)
                 state = LiveState(running=True)
             except CelError as error:
                 state = LiveState(error=str(error))
-        now.settled = complete or bool(state.error)
-        now.n_done = state.done
-        compared = examples.compared(paired)
-        picked = examples.pick(paired, now.example)
-        error = "" if complete else state.error
-        return [
-            live_counts.counts(compared, now.head_set, now.n),
-            live_counts.strip(now.address, now.search, now.part, now.head_set, len(paired), now.n, error),
+        compared, error = examples.compared(paired), "" if complete else state.error
+        loading = worker.state().status == "loading"
+        shown = [
+            live_counts.counts(compared, head_set, n),
+            live_counts.strip(now.address, now.search, part, head_set, len(paired), n, error, loading),
             live_counts.listed(compared, now.example, now.words, complete),
-            show_example(now, picked),
-            gr.Timer(active=not (look_again and now.settled)),
-            now,
+            show_example(now, examples.pick(paired, now.example)),
         ]
+        if serial != now.serial:
+            return [gr.skip()] * len(drawn)
+        now.settled, now.n_done = complete or bool(state.error), state.done
+        return [*shown, gr.Timer(active=not (look_again and now.settled)), now]
 
     def opened(request: gr.Request) -> list[Any]:
         page = [top, body, grid]
@@ -125,23 +127,22 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
                 return [show_nothing(record), gr.Row(visible=False), gr.skip(), *[gr.skip()] * len(drawn)]
             now = view_of(record, dict(request.query_params))
             found = draw(now, str(request.session_hash), look_again=False)
-            return [
-                live_counts.page_head(record, store.ranking(record.id, 1)),
-                gr.Row(visible=True),
-                show_map(store, record, now),
-                *found,
-            ]
+            singles = store.ranking(record.id, 1)
+            page_now = [live_counts.page_head(record, singles), gr.Row(visible=True), show_map(store, record, now, singles)]
+            return [*page_now, *found]
         except CelError as error:
             return [show_trouble(error), gr.Row(visible=False), *[gr.skip()] * (len(page) - 2 + len(drawn))]
 
     @layout.toasted
     def toggled(now: View, request: gr.Request, event: gr.EventData) -> list[Any]:
         now.head_set = heads_of(now.search, str(event._data.get("heads", "")))
+        now.serial += 1
         return draw(now, str(request.session_hash), look_again=False)
 
     @layout.toasted
     def pressed(now: View, request: gr.Request, event: gr.EventData) -> list[Any]:
         now.part, now.example = part_of(now.search, str(event._data.get("name", ""))), ""
+        now.serial += 1
         return draw(now, str(request.session_hash), look_again=False)
 
     def polled(now: View, request: gr.Request) -> list[Any]:

@@ -63,7 +63,7 @@ def counts(compared: pd.DataFrame, head_set: HeadSet, n: int) -> Markup:
 
 
 def strip(
-    address: dict[str, str], record: SearchRecord, part: Part, head_set: HeadSet, known: int, n: int, error: str = ""
+    address: dict[str, str], record: SearchRecord, part: Part, head_set: HeadSet, known: int, n: int, error: str = "", loading: bool = False
 ) -> Markup:
     """The heads that are off, the side looked at, and how far its outcomes are."""
     chips = [
@@ -72,7 +72,7 @@ def strip(
     ]
     sides = [_side(record, side, part) for side in Part]
     heads = tag("span", *chips, css="chips") if chips else tag("span", "none", css="sub")
-    far = f"{formats.count(known)} of {formats.count(n)} examples"
+    far = "loading the model" if loading and known < n else f"{formats.count(known)} of {formats.count(n)} examples"
     end = tag("span", tag("span", far, css="sub"), tag("span", *sides, css="segments"), css="end")
     line = tag("div", tag("span", "Off", css="k"), heads, end, css="offline")
     parts = [line]
@@ -114,7 +114,7 @@ def listed(compared: pd.DataFrame, selected: str, words: str, complete: bool) ->
     cut = len(drawn) < len(found)
     note = f"The first {MAX_ROWS} of each list are drawn; the filter searches all." if cut else ""
     tools = tag(
-        "div", tag("span", *buttons, css="segments"), tag("span", filter_box("live", "Search examples"), css="end"), css="tools"
+        "div", tag("span", *buttons, css="segments"), tag("span", filter_box("live", "Search"), css="end"), css="tools"
     )
     below = tag("p", note, css="sub empty") if note else ""
     body = tag("div", rows, below, css="tall", data_cut="rows" if cut else "words", data_words=words)

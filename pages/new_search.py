@@ -1,5 +1,6 @@
 """The form of a new search: what it asks, what it makes of the answers, and what it refuses in one line."""
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -219,14 +220,14 @@ def _number(label: str, info: str, value: int) -> gr.Number:
 def _text(value: object, name: str) -> str:
     text = str(value or "").strip()
     if len(text) > MAX_TEXT or any(ord(character) < 32 for character in text):
-        raise ConfigError(f"{name} '{text[:40]}' is too long, or holds control characters: give a name or a path")
+        raise ConfigError(f"{name} {text[:40]!r} is too long, or holds control characters: give a name or a path")
     return text
 
 
 def _whole(value: object, name: str, least: int = 1) -> int:
     if value is None or value == "":
         raise ConfigError(f"{name} is empty: give a whole number from {least}")
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or int(value) != value:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value != int(value):
         raise ConfigError(f"{name} = {str(value)[:40]} is not a whole number: give one from {least}")
     if value < least:
         raise ConfigError(f"{name} = {int(value)}: give a whole number from {least}")

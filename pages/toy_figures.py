@@ -3,23 +3,31 @@
 Channels are written out (`alt.X`, `alt.Tooltip`), never as short strings: Altair takes ten times as long over those.
 """
 
+import functools
+import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
-from cel_core.toy import PopulationSummary, ScalePoint, Trajectory
+from cel_core.toy import PopulationSummary, Risks, ScalePoint, Trajectory
 from pages.figures import GAIN, HARM, INK, MUTED, dressed
 from pages.toy_words import value
 
+Side = Literal["left", "right"] | None
 N_COLOURS = 8
 RACE_BELOW = 0.01
 LOWEST_SHOWN = 1e-8
 CURVES_PX = 200
 WIDE_PX = 190
-STEP_AXIS = alt.Axis(format=",d", grid=False, tickCount=4)
+STEP = alt.X(
+    "step:Q",
+    title="Gradient-descent step",
+    axis=alt.Axis(format=",d", grid=False, tickCount=4),
+    scale=alt.Scale(nice=False, zero=True),
+)
 
 
 def colour(head: int) -> str:
@@ -27,58 +35,93 @@ def colour(head: int) -> str:
     return f"var(--h{head % N_COLOURS})"
 
 
-def coefficients(run: Trajectory, feature: int, logarithmic: bool) -> Any:
+class Figure:
+    """A chart as plain data: a template made by Altair once, with this run's numbers in it (Altair takes 40 ms a chart)."""
+
+    def __init__(self, template: str, datasets: dict[str, list[dict[str, Any]]]) -> None:
+        self._template, self._datasets = template, datasets
+
+    def to_dict(self, validate: bool = False) -> dict[str, Any]:
+        """The Vega-Lite specification; the argument is Altair's and changes nothing."""
+        return json.loads(self._template) | {"datasets": self._datasets}
+
+
+def coefficients(run: Trajectory, feature: int, logarithmic: bool) -> Figure:
     """What every head gives one feature over the steps; in logarithms the sizes, where the race is seen."""
-    shown = run.coefficients[:, :, feature]
-    title = "Effective coefficient"
-    scale, top = alt.Scale(nice=False, zero=True), 0.0
+    shown, optimum = run.coefficients[:, :, feature], float(run.config.optimum[feature])
+    levels = [_level(optimum, "optimum")]
     if logarithmic:
-        shown, title = np.maximum(np.abs(shown), LOWEST_SHOWN), "Coefficient, size (logarithmic)"
-        top = 3 * max(float(run.config.optimum[feature]), float(shown.max()))
-        scale = alt.Scale(type="log", domain=[max(LOWEST_SHOWN, float(shown.min())), top], nice=False)
-    names = [f"head {head}" for head in range(run.config.heads)]
-    frame = pd.DataFrame(_short(shown), columns=names)
-    frame.insert(0, "step", run.steps)
-    x = alt.X("step:Q", title="Gradient-descent step", axis=STEP_AXIS, scale=alt.Scale(domain=[0, _last(run)], nice=False))
-    axis = alt.Axis(tickCount=4, titlePadding=8, **({"format": ".0e", "values": _decades(shown, top)} if logarithmic else {}))
-    lines = (
-        alt.Chart(frame)
-        .transform_fold(names, as_=["head", "c"])
-        .mark_line(strokeWidth=1.8, clip=True)
-        .encode(
-            x=x,
-            y=alt.Y("c:Q", title=title, scale=scale, axis=axis),
-            color=alt.Color("head:N", scale=alt.Scale(domain=names, range=[colour(h) for h in range(len(names))]), legend=None),
-            tooltip=[
-                alt.Tooltip("head:N"),
-                alt.Tooltip("step:Q", format=","),
-                alt.Tooltip("c:Q", title="coefficient", format=".4g"),
-            ],
-        )
-    )
-    marks = [_level(float(run.config.optimum[feature]), "optimum"), *_checkpoint(run, 0.2 if logarithmic else 0.4)]
-    if logarithmic:
-        marks.append(_level(RACE_BELOW, "race below 0.01"))
-    return _sized(alt.layer(*marks, lines), CURVES_PX)
+        shown = np.maximum(np.abs(shown), LOWEST_SHOWN)
+        levels.append(_level(RACE_BELOW, "race below 0.01"))
+    rows = [
+        {"step": int(step), **{f"head {head}": float(c) for head, c in enumerate(row)}}
+        for step, row in zip(run.steps, _short(shown), strict=True)
+    ]
+    data = {"lines": rows, "levels": levels, "checkpoint": _checkpoint(run)}
+    return Figure(_curves_template(run.config.heads, logarithmic, _label_side(run)), data)
 
 
-def risks(run: Trajectory, without: int | None) -> Any:
+def risks(run: Trajectory, without: int | None) -> Figure:
     """Risks A, B and joint over the steps; dashed where a head is deleted in every state."""
-    tasks = ("A", run.risks.task_a), ("B", run.risks.task_b), ("joint", run.risks.joint)
-    frames = [pd.DataFrame({"step": run.steps, "risk": _short(values), "of": name}) for name, values in tasks]
-    colours = alt.Color("of:N", scale=alt.Scale(domain=["A", "B", "joint"], range=[GAIN, HARM, INK]), legend=None)
-    x = alt.X("step:Q", title="Gradient-descent step", axis=STEP_AXIS, scale=alt.Scale(domain=[0, _last(run)], nice=False))
-    tips = [alt.Tooltip("of:N", title="risk"), alt.Tooltip("step:Q", format=","), alt.Tooltip("risk:Q", format=".4g")]
-    y = alt.Y("risk:Q", title="Risk, squared target units", scale=alt.Scale(nice=False, zero=True), axis=alt.Axis(tickCount=4))
-    lines = alt.Chart(pd.concat(frames)).mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colours, tooltip=tips)
-    layers = [*_checkpoint(run), lines]
+    data = {"lines": _risk_rows(run, run.risks), "checkpoint": _checkpoint(run)}
     if without is not None:
-        found = run.risks_without(without)
-        after = ("A", found.task_a), ("B", found.task_b), ("joint", found.joint)
-        ablated = pd.concat([pd.DataFrame({"step": run.steps, "risk": _short(values), "of": name}) for name, values in after])
-        dashed = alt.Chart(ablated).mark_line(strokeWidth=1.4, strokeDash=[4, 3])
-        layers.append(dashed.encode(x=x, y=y, color=colours, tooltip=tips))
-    return _sized(alt.layer(*layers), WIDE_PX)
+        data["without"] = _risk_rows(run, run.risks_without(without))
+    return Figure(_risks_template(_label_side(run), without is not None), data)
+
+
+@functools.cache
+def _curves_template(n_heads: int, logarithmic: bool, side: Side) -> str:
+    names = [f"head {head}" for head in range(n_heads)]
+    shades = alt.Scale(domain=names, range=[colour(head) for head in range(n_heads)])
+    scale = alt.Scale(type="log", nice=False) if logarithmic else alt.Scale(nice=False, zero=True)
+    title = "Coefficient, size (logarithmic)" if logarithmic else "Effective coefficient"
+    axis = alt.Axis(tickCount=4, titlePadding=8, **({"format": ".0e"} if logarithmic else {}))
+    tips = [
+        alt.Tooltip("head:N"),
+        alt.Tooltip("step:Q", format=","),
+        alt.Tooltip("c:Q", title="coefficient", format=".4g"),
+    ]
+    lines = alt.Chart(alt.NamedData("lines")).transform_fold(names, as_=["head", "c"]).mark_line(strokeWidth=1.8)
+    y, shade = alt.Y("c:Q", title=title, scale=scale, axis=axis), alt.Color("head:N", scale=shades, legend=None)
+    curves = lines.encode(x=STEP, y=y, color=shade, tooltip=tips)
+    rule = alt.Chart(alt.NamedData("levels")).mark_rule(color=MUTED, strokeDash=[4, 3], strokeWidth=1)
+    levels = rule.encode(y=alt.Y("at:Q", title=title, scale=scale, axis=axis), tooltip=[alt.Tooltip("what:N")])
+    return _template(alt.layer(levels, *_checkpoint_marks(0.14 if logarithmic else 0.4, side), curves), CURVES_PX)
+
+
+@functools.cache
+def _risks_template(side: Side, ablated: bool) -> str:
+    shades = alt.Color("of:N", scale=alt.Scale(domain=["A", "B", "joint"], range=[GAIN, HARM, INK]), legend=None)
+    tips = [alt.Tooltip("of:N", title="risk"), alt.Tooltip("step:Q", format=","), alt.Tooltip("risk:Q", format=".4g")]
+    scale, axis = alt.Scale(nice=False, zero=True), alt.Axis(tickCount=4, titlePadding=8)
+    y = alt.Y("risk:Q", title="Risk, squared target units", scale=scale, axis=axis)
+    solid = alt.Chart(alt.NamedData("lines")).mark_line(strokeWidth=1.8)
+    dashed = alt.Chart(alt.NamedData("without")).mark_line(strokeWidth=1.4, strokeDash=[4, 3])
+    layers = [each.encode(x=STEP, y=y, color=shades, tooltip=tips) for each in ((solid, dashed) if ablated else (solid,))]
+    return _template(alt.layer(*_checkpoint_marks(0.4, side), *layers), WIDE_PX)
+
+
+def _template(chart: Any, height_px: int) -> str:
+    return json.dumps(_sized(chart, height_px).to_dict(validate=False))
+
+
+def _checkpoint_marks(down: float, side: Side) -> list[Any]:
+    """The checkpoint's line and its name, `down` that share of the plot; nothing where the run does not reach it."""
+    if side is None:
+        return []
+    rule = alt.Chart(alt.NamedData("checkpoint")).mark_rule(color=MUTED, strokeDash=[2, 3]).encode(x=STEP)
+    dx = -5 if side == "right" else 5
+    name = alt.Chart(alt.NamedData("checkpoint")).mark_text(align=side, dx=dx, color=MUTED, fontSize=11, font="var(--font)")
+    return [rule, name.encode(x=STEP, y=alt.value(CURVES_PX * down), text=alt.Text("name:N"))]
+
+
+def _risk_rows(run: Trajectory, found: Risks) -> list[dict[str, Any]]:
+    named = ("A", found.task_a), ("B", found.task_b), ("joint", found.joint)
+    return [
+        {"step": int(step), "risk": float(risk), "of": name}
+        for name, values in named
+        for step, risk in zip(run.steps, _short(values), strict=True)
+    ]
 
 
 def gains(found: PopulationSummary) -> Any | None:
@@ -148,7 +191,7 @@ def scaling(points: Sequence[ScalePoint]) -> Any | None:
         "loser_median:Q",
         title="Losing heads, median sum",
         scale=alt.Scale(type="log", nice=False),
-        axis=alt.Axis(format=".0e", values=_decades(frame["loser_median"], float(frame["loser_median"].max())), titlePadding=8),
+        axis=alt.Axis(format=".0e", values=_decades(frame["loser_median"]), titlePadding=8),
     )
     slope = alt.Chart(line).mark_line(color=MUTED, strokeDash=[4, 3], strokeWidth=1.2).encode(x=x, y=y)
     dots = (
@@ -185,15 +228,10 @@ def _sized(chart: Any, height_px: int) -> Any:
     return dressed(chart).properties(height=height_px)
 
 
-def _decades(values: Any, top: float) -> list[float]:
-    """Powers of ten for a logarithmic axis, at most seven of them."""
-    low, high = int(np.floor(np.log10(np.min(values)))), int(np.ceil(np.log10(top)))
-    step = max(1, -(-(high - low) // 6))
-    return [10.0**each for each in range(high, low - 1, -step)][::-1]
-
-
-def _last(run: Trajectory) -> int:
-    return max(1, int(run.steps[-1]))
+def _decades(values: Any) -> list[float]:
+    """Powers of ten for a logarithmic axis."""
+    low, high = int(np.floor(np.log10(np.min(values)))), int(np.ceil(np.log10(np.max(values))))
+    return [10.0**each for each in range(low, high + 1)]
 
 
 def _short(values: Any) -> Any:
@@ -203,23 +241,18 @@ def _short(values: Any) -> Any:
     return np.round(values * size) / size
 
 
-def _level(height: float, label: str) -> Any:
+def _level(height: float, label: str) -> dict[str, Any]:
     """A dashed line across, with its name on hover."""
-    frame = pd.DataFrame([{"at": height, "what": f"{label}, {value(height)}"}])
-    return (
-        alt.Chart(frame)
-        .mark_rule(color=MUTED, strokeDash=[4, 3], strokeWidth=1)
-        .encode(y=alt.Y("at:Q"), tooltip=[alt.Tooltip("what:N")])
-    )
+    return {"at": height, "what": f"{label}, {value(height)}"}
 
 
-def _checkpoint(run: Trajectory, down: float = 0.4) -> list[Any]:
-    """The checkpoint's line and its name, `down` that share of the plot, where the run reached it."""
+def _checkpoint(run: Trajectory) -> list[dict[str, Any]]:
+    """The checkpoint, where the run reached it."""
+    return [] if run.checkpoint is None else [{"step": run.checkpoint, "name": "checkpoint"}]
+
+
+def _label_side(run: Trajectory) -> Side:
+    """How the checkpoint's name is aligned to its line; None without a checkpoint."""
     if run.checkpoint is None:
-        return []
-    near_end = run.checkpoint > 0.7 * _last(run)
-    frame = pd.DataFrame([{"step": run.checkpoint, "name": "checkpoint"}])
-    rule = alt.Chart(frame).mark_rule(color=MUTED, strokeDash=[2, 3]).encode(x=alt.X("step:Q"))
-    align, dx = ("right", -5) if near_end else ("left", 5)
-    text = alt.Chart(frame).mark_text(align=align, dx=dx, color=MUTED, fontSize=11, font="var(--font)")
-    return [rule, text.encode(x=alt.X("step:Q"), y=alt.value(CURVES_PX * down), text=alt.Text("name:N"))]
+        return None
+    return "right" if run.checkpoint > 0.7 * float(run.steps[-1]) else "left"

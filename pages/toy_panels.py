@@ -15,6 +15,7 @@ from pages.toy_words import signed, value
 from pages.toy_work import expected_s
 
 WORKING = {"population": "training", "scaling": "training at several scales", "map": "filling in", "run": "training"}
+VISIBLE = 5e-4  # of a risk, with three decimals
 RISK_COLUMNS = (Column("Model"), Column("Risk A", "n"), Column("Risk B", "n"), Column("Joint", "n"))
 
 
@@ -42,12 +43,12 @@ def deletion(asked: Question, run: Trajectory, head: int | None) -> Markup:
         found = run.risks_without(head)
         after = float(found.task_a[-1]), float(found.task_b[-1]), float(found.joint[-1])
         change = [now - before for now, before in zip(after, intact, strict=True)]
-        shades = ["gain" if each < -1e-9 else "harm" if each > 1e-9 else "" for each in change]
+        shades = ["gain" if each < -VISIBLE else "harm" if each > VISIBLE else "" for each in change]
         shown = [tag("span", value(each), css=shade) for each, shade in zip(after, shades, strict=True)]
         rows += [Row([_head_name(head), *shown], selected=True), Row(["Change, measured", *map(signed, change)])]
         drop, rise, joint = map(float, predicted_effects(run.config))
         rows.append(Row(["Change, theorem on E", *map(signed, (-drop, rise, joint))]))
-    drawn = table([column._replace(title=column.title) for column in RISK_COLUMNS], rows, "risks")
+    drawn = table(RISK_COLUMNS, rows, "risks")
     buttons = (
         tag(
             "button",
@@ -100,20 +101,16 @@ def job_bar(kind: str, job: Job | None, known: bool, label: str, asked: Question
             state = "waiting for its turn"
         else:
             left = job.left_s
-            state = f"{WORKING[kind]}, {100 * job.share:.0f} %" + (
-                f", {formats.duration(left)} left" if left is not None else ""
-            )
+            state = f"{WORKING[kind]}, {100 * job.share:.0f} %"
+            state += f", {formats.duration(left)} left" if left is not None else ""
         bar = progress(round(1000 * job.share), 1000, f"{WORKING[kind]}, {100 * job.share:.0f} %")
         return tag("div", tag("div", bar, tag("span", state, css="sub"), css="grow"), stop, css="job")
     if job is not None and job.problem:
         return tag("div", tag("span", f"{job.problem[:1].upper()}{job.problem[1:]}.", css="sub harm grow"), begin, css="job")
     if known or (job is not None and job.done):
         return Markup()
-    state = (
-        f"Stopped at {100 * job.share:.0f} %."
-        if job is not None and job.stopped
-        else f"About {formats.duration(expected_s(kind, asked))}."
-    )
+    stopped = job is not None and job.stopped
+    state = f"Stopped at {100 * job.share:.0f} %." if stopped else f"About {formats.duration(expected_s(kind, asked))}."
     return tag("div", begin, tag("span", state, css="sub"), css="job")
 
 
@@ -239,6 +236,10 @@ def _key(head: int) -> Markup:
 
 def _deletion_says(run: Trajectory, head: int | None) -> str:
     winner = int(run.winners[0])
+    if run.diverged:
+        return "The run diverged: these are the risks at its last state in bounds, and the theorem does not speak of it."
+    if run.config.beyond.labels:
+        return "Outside the theorems: the last row is what the proven model does at its optimum, for comparison."
     if head is None:
         return f"Nothing is deleted. Head {winner} holds the shared feature: delete it and see which task gains."
     t2 = (run.config.a / 2) ** 2

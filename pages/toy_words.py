@@ -7,6 +7,8 @@ from pages import formats
 from pages.toy_question import Question
 
 COUNTED = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
+LARGE = 100_000
+NEAR = 0.01  # of the optimum: converged, as far as a sentence is concerned
 RACE = (
     "All heads start near zero and grow ever faster while they are small; the first one out takes the feature, and the "
     "others stop where they are, of order alpha⁴."
@@ -15,7 +17,7 @@ RACE = (
 
 def value(number: float, digits: int = 3) -> str:
     """A coefficient or risk: fixed decimals, or a power of ten where they would all be zero."""
-    if number != 0 and abs(number) < 0.5 * 10.0**-digits:
+    if number != 0 and not 0.5 * 10.0**-digits <= abs(number) < LARGE:
         mantissa, _, exponent = f"{number:.1e}".partition("e")
         return f"{mantissa}·10{_raised(int(exponent))}".replace("-", "−")
     return f"{number:.{digits}f}".replace("-", "−") if round(number, digits) else f"{0:.{digits}f}"
@@ -44,9 +46,10 @@ def title(asked: Question | None) -> str:
 def introduction(asked: Question) -> str:
     """The line below the title."""
     config = asked.config
+    where = ", and gradient descent puts it in one head" if not config.beyond.changes_update else ""
     return (
         f"Task A wants coefficient 0 on the shared feature, task B wants a = {config.a:g}; joint training settles on "
-        f"{config.optimum[0]:.4g}, and gradient descent puts it in one head. Seed {config.seed}."
+        f"{config.optimum[0]:.4g}{where}. Seed {config.seed}."
     )
 
 
@@ -69,30 +72,47 @@ def feature_says(run: Trajectory, feature: int) -> str:
     held = float(end[winner])
     others = [abs(float(c)) for head, c in enumerate(end) if head != winner]
     left = f"; each other head holds at most {value(max(others))}" if others else ""
-    if abs(held) < 0.5 * float(run.config.optimum[feature]):
-        return f"No head has won yet: head {winner} leads with {value(held)}. More steps finish the race."
+    if run.diverged:
+        return f"Head {winner} has run away with {value(held)}; the target is {run.config.optimum[feature]:.4g}."
+    if not decided(run, feature):
+        more = "" if run.config.beyond.labels else " More steps finish the race."
+        return f"No head holds most of it: head {winner} leads with {value(held)}.{more}"
     return f"Head {winner} won, with {value(held)}{left}."
 
 
+def decided(run: Trajectory, feature: int) -> bool:
+    """Whether some head holds most of a feature at the end."""
+    held = float(run.coefficients[-1, run.winners[feature], feature])
+    return abs(held) >= 0.5 * float(run.config.optimum[feature])
+
+
 def run_says(run: Trajectory) -> str:
-    """Whether this run is on E, and what follows from it."""
+    """Whether this run is on E, and how the race went."""
+    if run.diverged:
+        return "A diverged run has no winners."
     names = run.config.feature_names
+    waiting = [name for feature, name in enumerate(names) if not decided(run, feature)]
+    if waiting:
+        names = ", ".join(waiting)
+        if run.config.beyond.labels:
+            return f"No head holds most of {names} at the last step. Outside the theorems a feature may stay shared."
+        return f"The race for {names} is not over at the last step: run it longer, or take another seed. {RACE}"
     won = ", ".join(f"{name}: head {head}" for name, head in zip(names, run.winners, strict=True))
     if bool(in_event(run.winners)):
-        return f"Winners {won}. This run is on event E: head {run.winners[0]} won U and no other feature."
+        on = f"Winners {won}. This run is on event E: head {run.winners[0]} won U and no other feature."
+        return on if run.config.beyond.labels else f"{on} {RACE}"
     shared = ", ".join(name for name, head in zip(names[1:], run.winners[1:], strict=True) if head == run.winners[0])
     return f"Winners {won}. Not on event E: head {run.winners[0]} won U and {shared} as well. Another seed may differ."
 
 
 def risks_say(run: Trajectory, without: int | None) -> str:
     """What the risks' plot shows."""
-    end = run.risks
-    text = (
-        f"Joint training ends with A at {value(float(end.task_a[-1]))} and B at {value(float(end.task_b[-1]))}: both pay for "
-        "the conflict, as the optimum predicts (t² each)."
-        if run.config.beyond.n_tasks == 2
-        else f"Joint training ends with A at {value(float(end.task_a[-1]))} and B at {value(float(end.task_b[-1]))}."
-    )
+    end, config = run.risks, run.config
+    text = f"Joint training ends with A at {value(float(end.task_a[-1]))} and B at {value(float(end.task_b[-1]))}"
+    settled = abs(run.aggregate[-1] - config.optimum).max() < NEAR
+    theorems = config.beyond.n_tasks == 2 and not config.beyond.labels
+    why = ": both pay t² for the conflict, as at the optimum." if theorems else "."
+    text += why if settled else ", and has not converged."
     return text if without is None else f"{text} Dashed: the same run without head {without}."
 
 

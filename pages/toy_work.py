@@ -4,6 +4,7 @@ Runs and populations' figures go to the store; the scaling's exponent joins the 
 and the map's cells are remembered by the desk until the dashboard ends.
 """
 
+import functools
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,9 +12,12 @@ from dataclasses import replace
 from cel_core.errors import ToyError
 from cel_core.store import Store
 from cel_core.toy import (
+    Axis,
     PhaseCell,
     PopulationSummary,
+    Progress,
     ScalePoint,
+    ToyConfig,
     Trajectory,
     order_of,
     phase_map,
@@ -124,7 +128,8 @@ def begin_population(store: Store, asked: Question) -> None:
 
     def work(job: Job) -> None:
         before = summary(store, asked)
-        found = populate(asked.population, asked.n_seeds, job.report).summary(before.loser_order if before else _order(asked))
+        runs = populate(asked.population, asked.n_seeds, job.report)
+        found = runs.summary(_order(asked) or (before.loser_order if before else None))
         if found.n_diverged == found.n_seeds:
             raise ToyError(f"eta {asked.config.eta:g} makes every one of {found.n_seeds:,} runs diverge: choose less")
         store.save_toy_summary(asked.population, found)
@@ -155,7 +160,7 @@ def begin_scaling(store: Store, asked: Question) -> None:
 
 def begin_map(asked: Question) -> None:
     """Compute the phase map as a job, cell by cell."""
-    costs = [_cell_cost(asked, {asked.x.setting: u, asked.y.setting: v}) for v in asked.y.values for u in asked.x.values]
+    costs = _cell_costs_s(asked.mapped, asked.x, asked.y, asked.n_cell_seeds)
     cells = phase_map(asked.mapped, asked.x, asked.y, asked.n_cell_seeds)
 
     def work(job: Job) -> None:
@@ -184,17 +189,21 @@ def expected_s(kind: str, asked: Question) -> float:
         return cost_s(asked.population, asked.n_seeds)
     if kind == "scaling":
         return sum(cost_s(replace(asked.settled, alpha=alpha), SCALE_SEEDS) for alpha in scales(asked))
-    return sum(_cell_cost(asked, {asked.x.setting: u, asked.y.setting: v}) for v in asked.y.values for u in asked.x.values)
+    return sum(_cell_costs_s(asked.mapped, asked.x, asked.y, asked.n_cell_seeds))
 
 
-def _cell_cost(asked: Question, settings: dict[str, float]) -> float:
-    try:
-        return cost_s(with_settings(asked.mapped, settings), asked.n_cell_seeds) + 0.01
-    except ToyError:
-        return 0.001  # the cell will say why
+@functools.lru_cache(maxsize=64)
+def _cell_costs_s(config: ToyConfig, x: Axis, y: Axis, n_seeds: int) -> tuple[float, ...]:
+    def cost(u: float, v: float) -> float:
+        try:
+            return cost_s(with_settings(config, {x.setting: u, y.setting: v}), n_seeds) + 0.01
+        except ToyError:
+            return 0.001  # the cell will say why
+
+    return tuple(cost(u, v) for v in y.values for u in x.values)
 
 
-def _weighted(job: Job, chosen: Sequence[float]):  # noqa: ANN202
+def _weighted(job: Job, chosen: Sequence[float]) -> Progress:
     """Progress over scales, of which a small one takes far longer than a large one."""
     weight = [alpha**-2 for alpha in chosen]
 

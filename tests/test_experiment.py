@@ -244,3 +244,10 @@ def test_the_intact_model_and_every_head_are_known_after_a_full_sweep(store, mod
     known = store.known(record.id, Part.DISCOVERY)
     assert INTACT in known and len(known) == 1 + 12 + 6
     assert {len(positions) for positions, _ in known.values()} == {6}
+
+
+def test_a_chat_template_around_mbpp_is_noted():
+    config = SearchConfig("tiny", "mbpp", "samples", chat_template=True, p=4, allow_code_execution=True)
+    assert "mbpp-instruct is the variant made for chat models" in experiment.draw(config).notes[-1]
+    plain = SearchConfig("tiny", "mbpp-instruct", "samples", chat_template=True, p=4, allow_code_execution=True)
+    assert not any("chat" in note for note in experiment.draw(plain).notes)

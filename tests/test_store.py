@@ -190,6 +190,21 @@ def test_after_the_freeze_the_comparison_is_counted(store, search):
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
+def test_calls_together_open_the_file_once(store, search, monkeypatch):
+    opened = []
+    real = duckdb.connect
+    monkeypatch.setattr(duckdb, "connect", lambda *a, **k: opened.append(a) or real(*a, **k))
+    with store.together():
+        assert store.search(search).id == search
+        assert len(store.tallies(search, Part.DISCOVERY)) == 1
+        with pytest.raises(SealedError):
+            store.known(search, Part.HELD_OUT)
+        assert len(store.searches()) == 1
+    assert len(opened) == 1
+    store.searches()
+    assert len(opened) == 2
+
+
 def test_a_search_whose_process_is_gone_reads_as_interrupted_and_can_be_claimed(store, search, monkeypatch):
     with pytest.raises(StoreError, match="is running: only a stopped, interrupted or failed search can be resumed"):
         store.claim(search, {})

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Error, sync_playwright
 
 from cel_core.store import Store
+from cel_core.worker import Worker
 from tests.pages import made_up
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
@@ -35,12 +36,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def served(store: Store) -> Iterator[str]:
-    """The dashboard's address, while the test runs."""
+def served(store: Store, worker: Worker | None = None) -> Iterator[str]:
+    """The dashboard's address, while the test runs; without a worker, one that was never started."""
     import app  # noqa: PLC0415  Gradio takes seconds to import, and most tests do without
 
-    demo = app.build(store)
-    yield app.launch(demo, store, free_port(), wait=False).rstrip("/")
+    worker = worker or Worker(store.path)
+    demo = app.build(store, worker)
+    yield app.launch(demo, store, worker, free_port()).rstrip("/")
     demo.close()
 
 

@@ -74,6 +74,8 @@ def test_every_state_is_drawn_in_light_and_dark_without_a_complaint(visit: Visit
         page = visit.open(f"/search?run={found}")
         assert page.locator(".status").first.inner_text() in ("done", "running", "stopped", "failed"), name
         assert no_sideways_scroll(page), name
+        page = visit.open(f"/live?run={found}")
+        assert no_sideways_scroll(page), name
     assert not page.evaluate("Boolean(window.hacked)")
 
 
@@ -190,6 +192,7 @@ def test_an_empty_store_says_how_to_begin(chromium: Browser, store: Store):
     visit = Visit(chromium, next(with_pages), "light")
     expect(visit.open("/").locator(".notice")).to_contain_text("No searches yet")
     expect(visit.open("/search").locator(".notice")).to_contain_text("No searches yet")
+    expect(visit.open("/live").locator(".notice")).to_contain_text("No searches yet")
     made_up.failed(store)
     expect(visit.open("/").locator("tbody tr")).to_have_count(1)
     visit.context.close()

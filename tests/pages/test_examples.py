@@ -71,3 +71,18 @@ def test_hostile_text_stays_text(paired: pd.DataFrame):
 def test_a_forged_key_picks_nothing(paired: pd.DataFrame):
     assert examples.pick(paired, "' OR 1=1 --") is None
     assert examples.pick(paired, paired["key"].iloc[3]).key == paired["key"].iloc[3]
+
+
+def test_every_example_is_a_fix_a_harm_or_unchanged(paired: pd.DataFrame):
+    found = examples.compared(paired)
+    sizes = found["flip"].value_counts()
+    assert sizes.sum() == len(paired) and sizes["fix"] + sizes["harm"] == len(examples.flips(paired))
+    assert "flip" not in paired.columns
+
+
+def test_the_filter_wants_every_word_somewhere(paired: pd.DataFrame):
+    found = examples.compared(paired)
+    assert examples.matching(found, "")["key"].tolist() == found["key"].tolist()
+    hits = examples.matching(found, "PLUS onerror")
+    assert 0 < len(hits) < len(found) and all("plus" in text and "onerror" in text for text in hits["context"])
+    assert not len(examples.matching(found, "plus .*"))  # words, not patterns

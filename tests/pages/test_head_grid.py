@@ -61,3 +61,13 @@ def test_large_models_stay_within_the_page():
         width, height = (int(re.search(rf"--cell-{side}:(\d+)px", drawn)[1]) for side in ("width", "height"))
         assert 24 + n_heads * (width + 2) <= 500 and n_layers * (height + 2) <= 640
         assert width >= 12 and height >= 11
+
+
+def test_switches_are_buttons_of_which_one_is_reached_by_tab():
+    cells = head_grid.of_ranking([tally(Head(0, 0), 1, 0), tally(Head(0, 1), 0, 1)])
+    drawn = head_grid.switches(2, 2, cells, HeadSet((Head(0, 0),)), HeadSet((Head(0, 1),)))
+    buttons = re.findall(r"<button[^>]*>", drawn)
+    assert [re.search(r'data-head="(\w+)"', b)[1] for b in buttons] == ["L1H0", "L1H1", "L0H0", "L0H1"]
+    assert [re.search(r'data-head="(\w+)"', b)[1] for b in buttons if 'aria-pressed="true"' in b] == ["L0H1"]
+    assert [re.search(r'data-head="(\w+)"', b)[1] for b in buttons if 'tabindex="0"' in b] == ["L0H1"]
+    assert [re.search(r'data-head="(\w+)"', b)[1] for b in buttons if " frozen" in b] == ["L0H0"]

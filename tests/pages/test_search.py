@@ -1,5 +1,6 @@
 """What the Search and Searches pages ask of the store, and what they say."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from cel_core.errors import StoreError
 from cel_core.records import Part, Status
 from cel_core.search import pool_of
 from cel_core.store import Store
-from pages import downloads, evidence, figures, headline, rankings, search
+from cel_core.worker import Worker
+from pages import downloads, evidence, figures, headline, pace, rankings, search
 from pages import searches as searches_page
 from tests.pages import made_up
 
@@ -81,8 +83,8 @@ def test_an_interrupted_search_says_that_its_process_is_gone(store: Store, monke
 def test_time_left_follows_the_pace_since_the_stage_was_first_seen(store: Store, monkeypatch: pytest.MonkeyPatch):
     running = made_up.MadeUpSearch(store, made_up.Story()).plan()
     now = [100.0]
-    monkeypatch.setattr(search.time, "monotonic", lambda: now[0])
-    seen = search.Seen()
+    monkeypatch.setattr(pace.time, "monotonic", lambda: now[0])
+    seen = pace.Pace()
     store.progress(running.id, "stage 1 of 2", 100, 500, 1.0)
     assert seen.left_s(store.search(running.id)) is None
     now[0] += 10
@@ -164,3 +166,27 @@ def test_the_figure_of_both_sides_stands_with_the_frozen_set_alone(searches: Sea
     found = search.gather(store, store.search(ids["done"]))
     drawn = figures.discovery_against_held_out(found.record, found.subsets[:1]).to_dict()
     assert [row["heads"] for rows in drawn["datasets"].values() for row in rows if "heads" in row] == ["L2H5, L3H0, L4H4"]
+
+
+def test_what_can_be_done_follows_from_the_state(searches: Searches):
+    store, ids = searches
+    shown = {state: search.actions(store.search(found), stopping=False) for state, found in ids.items()}
+    assert 'data-press="stop"' in shown["running"] and 'data-press="stop"' in shown["loading"]
+    assert all('data-press="resume"' in shown[state] for state in ("stopped", "failed"))
+    assert "data-press" not in shown["done"] and f"/live?run={ids['done']}" in shown["done"]
+    assert "/live" not in shown["loading"] and "/live" not in shown["failed"]  # no examples yet
+    assert " disabled" in search.actions(store.search(ids["running"]), stopping=True)
+
+
+def test_a_search_of_another_program_is_not_stopped_from_here(searches: Searches, tmp_path: Path):
+    store, ids = searches
+    worker = Worker(tmp_path / "cel.duckdb")
+    with pytest.raises(StoreError, match="is run by another program"):
+        search.stop(worker, store.search(ids["running"]))
+    with pytest.raises(StoreError, match="is done: only a queued or running one"):
+        search.stop(worker, store.search(ids["done"]))
+
+
+def test_a_queued_search_says_that_it_waits(store: Store):
+    waiting = store.create_search(made_up.Story().config, {}, Status.QUEUED)
+    assert "as soon as the worker is free" in headline.state(store.search(waiting), None)

@@ -21,7 +21,7 @@ from cel_core.tasks import TASKS, Example, find_task
 from cel_core.tasks.rows import load_rows
 
 SETS = [INTACT, *map(HeadSet.parse, ["L0H0", "L5H3", "L29H8", "L5H3,L20H1", "L5H3,L20H1,L29H8"])]  # nested ones among them
-N_ROWS = {"hellaswag": 2, "boolq": 3, "arithmetic": 20}
+N_ROWS = {"hellaswag": 2, "boolq": 3, "arithmetic": 18}
 
 
 def some(task: str, rows: Path) -> list[Example]:
@@ -49,7 +49,7 @@ def assert_same(one: pd.DataFrame, other: pd.DataFrame) -> None:
 
 @pytest.mark.parametrize("task", N_ROWS)
 def test_a_sweep_that_shares_computation_gives_the_outcomes_of_plain_passes(task: str, rows: Path, smollm2: Model):
-    examples = some(task, rows)
+    examples = some(task, rows)[:8]
     shared, plain = PackedEngine(smollm2), PlainEngine(smollm2)
     fast = table(shared, task, examples)
     assert_same(fast, table(plain, task, examples))
@@ -60,7 +60,7 @@ def test_a_sweep_that_shares_computation_gives_the_outcomes_of_plain_passes(task
 
 def test_outcomes_do_not_depend_on_the_batch_size(rows: Path, smollm2: Model):
     examples = some("arithmetic", rows)
-    one, four, sixteen = (table(PlainEngine(smollm2, size), "arithmetic", examples, SETS[3:5]) for size in (1, 4, 16))
+    one, four, sixteen = (table(PlainEngine(smollm2, size), "arithmetic", examples, SETS[4:5]) for size in (1, 4, 16))
     assert_same(one, four)
     assert_same(one, sixteen)
 
@@ -77,7 +77,7 @@ def test_outcomes_do_not_depend_on_how_examples_are_packed(
 def test_written_text_does_not_depend_on_the_batch_size(rows: Path, smollm2: Model):
     prompts = [Prompt(encode(smollm2.tokenizer, example.context), "\n") for example in some("arithmetic", rows)[::4]]
     head_sets = [INTACT, HeadSet.of(Head(1, index) for index in range(9))]
-    one, four, sixteen = (write(smollm2, head_sets, prompts, 6, batch_size) for batch_size in (1, 4, 16))
+    one, four, sixteen = (write(smollm2, head_sets, prompts, 4, batch_size) for batch_size in (1, 4, 16))
     assert one == four == sixteen
     assert len({len(prompt.tokens) for prompt in prompts}) > 2  # padding is needed
     assert one[0] != one[1]
