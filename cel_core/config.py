@@ -21,6 +21,7 @@ class Protocol:
     scoring: str
     chat_template: str = ""  # hash of the template that wraps the prompt; "" for none
     max_new_tokens: int = 0  # of a generated answer
+    repetition_penalty: float = 1.0  # of a generated answer
     ablation: str = ABLATION
 
     @property

@@ -65,6 +65,7 @@ class Evaluator:
     @property
     def protocol(self) -> Protocol:
         """All that can change an answer."""
+        writes = self.task.scoring == Scoring.PROGRAM
         return Protocol(
             model=self.model.fingerprint,
             dtype=self.model.dtype,
@@ -72,7 +73,8 @@ class Evaluator:
             task_version=self.task.version,
             scoring=self.task.scoring,
             chat_template=template_hash(self.model.tokenizer) if self.chat_template else "",
-            max_new_tokens=MAX_NEW_TOKENS if self.task.scoring == Scoring.PROGRAM else 0,
+            max_new_tokens=MAX_NEW_TOKENS if writes else 0,
+            repetition_penalty=generation.repetition_penalty(self.model) if writes else 1.0,
         )
 
     def rendered(self, example: Example) -> str:

@@ -3,8 +3,9 @@
 1. Tokens that all prompts share at their start are run once per head set, and their keys and values handed to every row.
 2. The rest of each prompt is padded on the left; positions are given explicitly and padding is masked, so a prompt's answer
    does not depend on its neighbours.
-3. Each step every row takes its likeliest token; a row leaves once its text holds its stop string, at an end-of-sequence
-   token, or after the allowed number of tokens.
+3. Each step every row takes its likeliest token, after the repetition penalty (Keskar et al., 2019) where the model's own
+   generation settings ask for one, as its authors, transformers and lm-evaluation-harness apply it to greedy answers too.
+4. A row leaves once its text holds its stop string, at an end-of-sequence token, or after the allowed number of tokens.
 
 Not covered: sampling, beams.
 """
@@ -93,10 +94,14 @@ def _write_batch(model: Model, rows: list[_Row], prefix: list[int], max_new_toke
     step = torch.tensor(tokens, device=model.device)
     mask = torch.tensor(read, device=model.device)  # (rows, prefix + width and, later, written tokens)
     cache = _prefix_cache(model, rows, prefix)
+    seen = torch.zeros(len(rows), model.n_vocabulary, dtype=torch.bool, device=model.device)
+    for row, spoken in zip(rows, seen, strict=True):
+        spoken[torch.tensor(row.prompt.tokens, device=model.device)] = True
     while rows:
         with ablate(model, [row.head_set for row in rows]):
             while True:
-                chosen = _next_tokens(model, step, mask, cache)
+                chosen = _penalised(_next_logits(model, step, mask, cache), seen, repetition_penalty(model)).argmax(-1)
+                seen.scatter_(1, chosen[:, None], True)
                 for row, token in zip(rows, chosen.tolist(), strict=True):
                     row.written.append(token)
                 going = [i for i, row in enumerate(rows) if not _finished(model, row, ends, max_new_tokens)]
@@ -107,7 +112,7 @@ def _write_batch(model: Model, rows: list[_Row], prefix: list[int], max_new_toke
         rows = [rows[i] for i in going]
         if rows:
             kept = torch.tensor(going, device=model.device)
-            step, mask = step[kept], mask[kept]
+            step, mask, seen = step[kept], mask[kept], seen[kept]
             cache.batch_select_indices(kept)
     for row in done:
         if row.written[-1] in ends:
@@ -122,18 +127,28 @@ def _prefix_cache(model: Model, rows: list[_Row], prefix: list[int]) -> Any:
         head_sets = sorted({row.head_set for row in rows})
         shared = torch.tensor([prefix] * len(head_sets), device=model.device)
         with ablate(model, head_sets):
-            _next_tokens(model, shared, torch.ones_like(shared), cache)
+            _next_logits(model, shared, torch.ones_like(shared), cache)
         cache.batch_select_indices(torch.tensor([head_sets.index(row.head_set) for row in rows], device=model.device))
     return cache
 
 
-def _next_tokens(model: Model, step: Tensor, mask: Tensor, cache: Any) -> Tensor:
-    """Run `step`, ``(rows, n_tokens)``, after what the cache holds; the likeliest next token of each row."""
+def repetition_penalty(model: Model) -> float:
+    """What the model's own generation settings divide a repeated token's score by; 1 where they say nothing."""
+    return getattr(model.causal_lm.generation_config, "repetition_penalty", None) or 1.0
+
+
+def _penalised(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Logits ``(rows, n_vocabulary)`` with those of tokens that a row has read or written brought down."""
+    return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
+
+
+def _next_logits(model: Model, step: Tensor, mask: Tensor, cache: Any) -> Tensor:
+    """Run `step`, ``(rows, n_tokens)``, after what the cache holds; next-token logits ``(rows, n_vocabulary)``, float32."""
     positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -step.shape[1] :]
     output = model.causal_lm(
         input_ids=step, attention_mask=mask, position_ids=positions, cache=cache, use_cache=True, logits_to_keep=1
     )
-    return output.logits[:, -1].float().argmax(-1)
+    return output.logits[:, -1].float()
 
 
 def _end_tokens(model: Model) -> set[int]:

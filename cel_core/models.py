@@ -235,8 +235,8 @@ def fingerprint(causal_lm: Any, tokenizer: Any) -> str:
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ModelError(f"device '{name}' is not available here: give 'auto', 'cpu', 'cuda' or 'mps'") from error
     return device
 

@@ -164,13 +164,25 @@
     const cells = () => [...element.querySelectorAll("button[data-head]")];
     const isOff = (cell) => cell.getAttribute("aria-pressed") === "true";
     const put = (cell, off) => cell.setAttribute("aria-pressed", String(off));
+    let sent = 0; // when the server was last told, and how often of this very set
+    let tries = 0;
+    const tell = () => {
+      sent = Date.now();
+      tries += 1;
+      changed(wanted);
+    };
     const told = () => {
       const text = named(cells().filter(isOff));
       if (text === wanted) return;
       wanted = text;
+      tries = 0;
       stale();
-      changed(text);
+      tell();
     };
+    // of several events in flight an older one may be the last to arrive: say it again
+    setInterval(() => {
+      if (wanted !== null && tries < 3 && Date.now() - sent > 900 && document.querySelector(".stale")) tell();
+    }, 300);
     const all = (chosen) => {
       const off = !chosen.every(isOff);
       chosen.forEach((cell) => put(cell, off));

@@ -179,8 +179,8 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
     newest = quiet | {"trigger_mode": "always_last"}
     demo.load(opened, outputs=[top, body, grid, *drawn], **quiet)
-    grid.toggle(toggled, inputs=view, outputs=drawn, **newest)
-    strip.press(pressed, inputs=view, outputs=drawn, **newest)
+    grid.toggle(toggled, inputs=view, outputs=drawn, trigger_mode="multiple", **quiet)
+    strip.press(pressed, inputs=view, outputs=drawn, trigger_mode="multiple", **quiet)
     timer.tick(polled, inputs=view, outputs=drawn, **quiet)
     listed.pick(picked, inputs=view, outputs=[inspector, view], **newest)
     listed.find(sought, inputs=view, outputs=[listed, view], **newest)

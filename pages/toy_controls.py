@@ -96,7 +96,9 @@ def population_form(query: Mapping[str, str]) -> Markup:
     """How many seeds the population has."""
     chosen = query.get("seeds", "") or "4000"
     sizes = {str(n): f"{n:,}" for n in (1000, 4000, 20_000)}
-    return select("seeds", sizes if chosen in sizes else {chosen[:12]: chosen[:12], **sizes}, chosen, "Number of seeds")
+    choices = sizes if chosen in sizes else {chosen[:12]: chosen[:12], **sizes}
+    shown = {key: f"{text} seeds" for key, text in choices.items()}
+    return tag("form", select("seeds", shown, chosen, "Number of seeds"), css="sizeform", data_toy=True)
 
 
 def map_form(query: Mapping[str, str]) -> Markup:

@@ -223,7 +223,13 @@ def _cell(asked: Question, x: float, y: float, cell: PhaseCell | None) -> Markup
         f"n = {formats.count(cell.n_seeds)} runs"
     )
     amount = round(100 * min(1.0, max(0.0, strength)))
-    return tag("span", text, css=f"pcell{' strong' if amount > 55 else ''}", style=f"--t:{amount}", data_tip=tip)
+    return tag(
+        "span",
+        text,
+        css=f"pcell{' strong' if amount > 55 else ''}{' full' if amount > 75 else ''}",
+        style=f"--t:{amount}",
+        data_tip=tip,
+    )
 
 
 def _head_name(head: int) -> Markup:

@@ -75,7 +75,8 @@ def _population_parts(asked: Question, found: PopulationSummary | None, jobs: Ma
 
     def head() -> Markup:
         link = toy_panels.csv(asked, "population") if known else ""
-        return toy_panels.plot_head(f"{n} seeds: how often does a head carry the conflict alone?", link)
+        sizes = toy_controls.population_form(asked.query)
+        return toy_panels.plot_head("How often does a head carry the conflict alone?", sizes, link)
 
     def gains_head() -> Markup:
         return toy_panels.plot_head("Without that head, on E", toy_panels.csv(asked, "population") if known else "")

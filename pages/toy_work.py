@@ -87,8 +87,8 @@ def trajectory(store: Store, asked: Question) -> Trajectory | None:
     if known is not None:
         return _remember(asked, known)
     job = job_of("run", asked)
-    if job is not None and job.done:
-        return job.rows[0]
+    if job is not None and job.rows:
+        return _remember(asked, job.rows[0])
     if job is not None and job.problem:
         raise ToyError(job.problem)
     needed = cost_s(asked.config)
@@ -103,9 +103,8 @@ def trajectory(store: Store, asked: Question) -> Trajectory | None:
         )
 
     def work(job: Job) -> None:
-        found = run(asked.config, asked.method)
-        store.save_toy_run(found)
-        job.rows.append(found)
+        job.rows.append(run(asked.config, asked.method))
+        store.save_toy_run(job.rows[0])
 
     DESK.start(work, *run_key(asked))
     return None

@@ -236,3 +236,19 @@ def test_nothing_stays_removed_after_writing():
 def test_special_tokens_are_no_part_of_the_text():
     model = build_tiny("llama")
     assert decode(model, [*model.tokenizer.encode("a b"), EOS, EOS + 1]) == "a b"
+
+
+def test_a_repetition_penalty_of_the_models_own_settings_is_applied_as_transformers_does():
+    model = without_ends(build_tiny("llama", seed=3))
+    plain = write(model, SETS[:2], PROMPTS, max_new_tokens=12)
+    model.causal_lm.generation_config.repetition_penalty = 1.4
+    penalised = write(model, SETS[:2], PROMPTS, max_new_tokens=12)
+    assert penalised != plain
+    for answers, head_set in zip(penalised, SETS[:2], strict=True):
+        for answer, prompt in zip(answers, PROMPTS, strict=True):
+            read = torch.tensor([prompt.tokens])
+            with ablate(model, head_set):
+                whole = model.causal_lm.generate(
+                    read, attention_mask=torch.ones_like(read), max_new_tokens=12, do_sample=False, pad_token_id=0
+                )
+            assert answer == whole[0, len(prompt.tokens) :].tolist()

@@ -125,7 +125,8 @@ def test_no_data_set_of_a_figure_is_empty():
     before_checkpoint = run(ToyConfig(steps=10))
     for figure in (toy_figures.coefficients(before_checkpoint, 0, True), toy_figures.risks(before_checkpoint, None)):
         spec = figure.to_dict()
-        used = {layer["data"]["name"] for layer in spec["layer"]}
+        used = {each["data"]["name"] for each in (spec, *spec["layer"]) if "data" in each}
+        assert "lines" in used
         assert all(spec["datasets"][name] for name in used)
 
 
