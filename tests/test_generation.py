@@ -124,9 +124,9 @@ def test_a_shared_beginning_is_run_once_per_head_set(monkeypatch: pytest.MonkeyP
     model = without_ends(build_tiny("llama"))
     prompts = [Prompt([*random_tokens(20), number]) for number in range(4)]
     run: list[tuple[int, ...]] = []
-    real = generation._next_tokens
+    real = generation._next_logits
     monkeypatch.setattr(
-        generation, "_next_tokens", lambda model, step, *rest: run.append(tuple(step.shape)) or real(model, step, *rest)
+        generation, "_next_logits", lambda model, step, *rest: run.append(tuple(step.shape)) or real(model, step, *rest)
     )
     write(model, SETS[:2], prompts, max_new_tokens=3)
     assert run == [(2, 20), (8, 1), (8, 1), (8, 1)]  # (rows, tokens)
