@@ -1,7 +1,7 @@
 """What the Live page shows of one head set: counters, the heads that are off, and the examples in three lists."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -63,7 +63,14 @@ def counts(compared: pd.DataFrame, head_set: HeadSet, n: int) -> Markup:
 
 
 def strip(
-    address: dict[str, str], record: SearchRecord, part: Part, head_set: HeadSet, known: int, n: int, error: str = "", loading: bool = False
+    address: Mapping[str, str],
+    record: SearchRecord,
+    part: Part,
+    head_set: HeadSet,
+    known: int,
+    n: int,
+    error: str = "",
+    loading: bool = False,
 ) -> Markup:
     """The heads that are off, the side looked at, and how far its outcomes are."""
     chips = [
@@ -81,7 +88,7 @@ def strip(
         parts.append(notice(what[:1].upper() + what[1:], remedy[:1].upper() + remedy[1:], css="bad wide"))
     elif known < n:
         parts.append(progress(known, n, "Outcomes of this head set"))
-    return tag("div", *parts, css="card strip", data_address=json.dumps(address))
+    return tag("div", *parts, css="card strip", data_address=json.dumps(dict(address)))
 
 
 def _side(record: SearchRecord, side: Part, chosen: Part) -> Markup:
@@ -113,9 +120,7 @@ def listed(compared: pd.DataFrame, selected: str, words: str, complete: bool) ->
     rows = examples.example_table(drawn, "live", selected, empty, without=("Flip",))
     cut = len(drawn) < len(found)
     note = f"The first {MAX_ROWS} of each list are drawn; the filter searches all." if cut else ""
-    tools = tag(
-        "div", tag("span", *buttons, css="segments"), tag("span", filter_box("live", "Search"), css="end"), css="tools"
-    )
+    tools = tag("div", tag("span", *buttons, css="segments"), tag("span", filter_box("live", "Search"), css="end"), css="tools")
     below = tag("p", note, css="sub empty") if note else ""
     body = tag("div", rows, below, css="tall", data_cut="rows" if cut else "words", data_words=words)
     return join([tools, body])
