@@ -78,7 +78,6 @@ def launch(
         ssr_mode=False,
         pwa=False,
         quiet=quiet,
-        show_error=True,  # without it, Gradio keeps a message to itself
         mcp_server=mcp,
         app_kwargs={"routes": routes(store, worker)},
     )

@@ -65,7 +65,7 @@ def answer_text(example: Any, answer: str) -> str:
 
 
 def said_text(example: Any, side: str) -> str:
-    """What a side (intact, ablated) answered; a wrong answer in words is known up to where it leaves the gold one (… or the model's end)."""
+    """What a side (intact, ablated) answered; a wrong one in words is known up to where it leaves the gold answer (…)."""
     answer = answer_text(example, getattr(example, f"{side}_answer"))
     cut = len(example.continuations) == 1 and not getattr(example, f"{side}_correct") and not answer.endswith(">")
     return f"{answer}…" if cut else answer

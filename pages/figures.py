@@ -43,6 +43,7 @@ def dressed(chart: Any) -> Any:
             titleFont="var(--font)",
             tickCount=5,
         )
+        .configure_axisY(minExtent=34)  # labels are wider in the pages' font than the drawing library measures them
         .configure_legend(labelColor=MUTED, titleColor=MUTED, labelFont="var(--font)")
     )
 

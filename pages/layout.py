@@ -1,10 +1,8 @@
 """What all pages share: theme, style, navigation bar, the browser's small script, and the one place that explains errors."""
 
-import functools
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
 import gradio as gr
 from gradio.components.plot import PlotData
@@ -21,8 +19,6 @@ PAGES = (("Searches", "/"), ("Search", "/search"), ("Live heads", "/live"), ("To
 RESTORE = "watch('value', () => window.cel.restore(element)); window.cel.restore(element);"
 # buttons marked `data_press` tell the server their name: listen with `.press`, and check the name
 PRESS = RESTORE + "window.cel.pressable(element, (name) => trigger('press', {name}));"
-
-P = ParamSpec("P")
 
 
 def theme() -> gr.themes.Base:
@@ -131,16 +127,3 @@ def explained(error: CelError) -> Markup:
     """An error of `cel_core` as a card: its one line says the value, the reason and the remedy."""
     first, _, remedy = str(error).partition(": ")
     return notice(first[:1].upper() + first[1:], remedy[:1].upper() + remedy[1:], css="bad")
-
-
-def toasted(handler: Callable[P, object]) -> Callable[P, object]:
-    """An event whose `CelError` is shown as a message, never a traceback."""
-
-    @functools.wraps(handler)
-    def safe(*args: P.args, **kwargs: P.kwargs) -> object:
-        try:
-            return handler(*args, **kwargs)
-        except CelError as error:
-            raise gr.Error(str(error), title="This cannot be done", print_exception=False) from error
-
-    return safe

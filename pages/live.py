@@ -77,7 +77,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
                 counts = layout.block()
                 strip = layout.block(js=layout.PRESS)
                 with gr.Row(elem_classes="lists"):
-                    with gr.Column(scale=11, elem_classes="card listcard"):
+                    with gr.Column(scale=13, elem_classes="card listcard"):
                         listed = layout.block(js=layout.RESTORE + PICK + FIND)
                     with gr.Column(scale=9, elem_classes="card"):
                         inspector = layout.block(INSPECT, css="inspector")
@@ -133,17 +133,24 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
         except CelError as error:
             return [show_trouble(error), gr.Row(visible=False), *[gr.skip()] * (len(page) - 2 + len(drawn))]
 
-    @layout.toasted
     def toggled(now: View, request: gr.Request, event: gr.EventData) -> list[Any]:
-        now.head_set = heads_of(now.search, str(event._data.get("heads", "")))
-        now.serial += 1
-        return draw(now, str(request.session_hash), look_again=False)
+        try:
+            now.head_set = heads_of(now.search, str(event._data.get("heads", "")))
+            now.serial += 1
+            return draw(now, str(request.session_hash), look_again=False)
+        except CelError as error:
+            return refused(error)
 
-    @layout.toasted
     def pressed(now: View, request: gr.Request, event: gr.EventData) -> list[Any]:
-        now.part, now.example = part_of(now.search, str(event._data.get("name", ""))), ""
-        now.serial += 1
-        return draw(now, str(request.session_hash), look_again=False)
+        try:
+            now.part, now.example = part_of(now.search, str(event._data.get("name", ""))), ""
+            now.serial += 1
+            return draw(now, str(request.session_hash), look_again=False)
+        except CelError as error:
+            return refused(error)
+
+    def refused(error: CelError) -> list[Any]:
+        return [gr.skip(), layout.explained(error), *[gr.skip()] * (len(drawn) - 2)]
 
     def polled(now: View, request: gr.Request) -> list[Any]:
         session = str(request.session_hash)
@@ -155,18 +162,22 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
         except CelError as error:
             return [layout.explained(error), *[gr.skip()] * (len(drawn) - 2), gr.Timer(active=False)]
 
-    @layout.toasted
     def picked(now: View, event: gr.EventData) -> tuple[Markup, View]:
-        found = examples.pick(store.paired(now.search.id, now.part, now.head_set), str(event._data.get("key", "")))
+        try:
+            found = examples.pick(store.paired(now.search.id, now.part, now.head_set), str(event._data.get("key", "")))
+        except CelError as error:
+            return layout.explained(error), now
         if found is None:
             return notice("There is no such example on this side", "Pick one from the list.", css="bad"), now
         now.example = found.key
         return show_example(now, found), now
 
-    @layout.toasted
     def sought(now: View, event: gr.EventData) -> tuple[Markup, View]:
         now.words = str(event._data.get("words", ""))[:MAX_WORDS]
-        compared = examples.compared(store.paired(now.search.id, now.part, now.head_set))
+        try:
+            compared = examples.compared(store.paired(now.search.id, now.part, now.head_set))
+        except CelError as error:
+            return layout.explained(error), now
         return live_counts.listed(compared, now.example, now.words, now.settled), now
 
     def answered(now: View, text: str) -> Markup:
@@ -257,7 +268,7 @@ def show_map(store: Store, record: SearchRecord, now: View, singles: Sequence[Ta
     frozen = record.frozen_set or HeadSet()
     shape = record.model["n_layers"], record.model["n_heads"]
     drawn = head_grid.switches(*shape, cells, frozen, now.head_set, hatching)
-    said = f"Coloured by discovery gain without the head, n = {formats.count(record.n_discovery)}. Click to switch a head off."
+    said = f"Discovery gain without each head, n = {formats.count(record.n_discovery)}. Click to switch a head off."
     return tag("div", tag("div", said, css="k above"), drawn, css="card mapcard")
 
 

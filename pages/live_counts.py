@@ -50,12 +50,12 @@ def counts(compared: pd.DataFrame, head_set: HeadSet, n: int) -> Markup:
         parts = [figure(label, "–", below=below) for label in ("Intact", without, "Gain", "Fixes", "Harms")]
     else:
         gain = statistics.gain(fixes, harms, known)
-        interval = formats.interval(statistics.gain_interval(fixes, harms, known), known) if head_set else "–"
+        interval = f"95 % interval {formats.interval(statistics.gain_interval(fixes, harms, known), known)}"
         shown = signed(formats.points(gain, known), gain)
         parts = [
             figure("Intact", formats.percent(right / known, known), unit="%", below=below),
             figure(without, formats.percent((right + fixes - harms) / known, known), unit="%", below=below),
-            figure("Gain", shown, unit="points", below=f"95 % interval {interval}"),
+            figure("Gain", shown, unit="points", below=interval if head_set else ""),
             figure("Fixes", tag("span", formats.count(fixes), css="gain"), below="wrong → right"),
             figure("Harms", tag("span", formats.count(harms), css="harm"), below="right → wrong"),
         ]

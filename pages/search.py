@@ -85,14 +85,14 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
     drawn = [top, body, grid, tabs, singles, subsets_tab, subsets, flips_tab, flips, inspector, proof, plan]
     drawn += [plots, sides_head, sides, ranks_head, ranks, timer, seen]
 
-    def render(found: Found, before: Seen, example: str, opening: bool) -> list[Any]:
+    def render(found: Found, before: Seen, example: str, opening: bool, problem: CelError | None = None) -> list[Any]:
         record = found.record
         before.stopping = before.stopping and is_live(record)
         changed = None if found.paired is None else examples.flips(found.paired)
         picked = None if found.paired is None else examples.pick(found.paired, example)
         n_flips = "" if changed is None else f" {formats.count(len(changed))}"
         shown = {
-            top: show_top(found, before.pace.left_s(record), actions(record, before.stopping)),
+            top: show_top(found, before.pace.left_s(record), actions(record, before.stopping), problem),
             body: gr.Row(visible=bool(record.model)),
             grid: show_map(found),
             tabs: gr.Tabs(selected="flips" if picked is not None else "singles") if opening else gr.skip(),
@@ -140,24 +140,33 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
         except CelError as error:
             return nothing(_troubled(error), before)
 
-    @layout.toasted
     def pressed(before: Seen, event: gr.EventData) -> list[Any]:
-        record, name = store.search(before.search), str(event._data.get("name", ""))
-        if name == "stop":
-            stop(worker, record)
-        elif name == "resume":
-            worker.resume(record.id)
-        before.stopping = name == "stop"
-        record = store.search(record.id)
-        before.stamp = stamp_of(record)
-        return render(gather(store, record), before, "", opening=False)
+        name, problem = str(event._data.get("name", "")), None
+        try:
+            record = store.search(before.search)
+            try:
+                if name == "stop":
+                    stop(worker, record)
+                elif name == "resume":
+                    worker.resume(record.id)
+                before.stopping = name == "stop"
+            except CelError as error:
+                problem = error
+            record = store.search(record.id)
+            before.stamp = stamp_of(record)
+            return render(gather(store, record), before, "", opening=False, problem=problem)
+        except CelError as error:
+            return nothing(_troubled(error), before)
 
-    @layout.toasted
     def picked(before: Seen, event: gr.EventData) -> Markup:
-        record = store.search(before.search)
-        if record.frozen_set is None:
-            return INSPECT
-        example = examples.pick(store.paired(record.id, Part.HELD_OUT, record.frozen_set), str(event._data.get("key", "")))
+        try:
+            record = store.search(before.search)
+            if record.frozen_set is None:
+                return INSPECT
+            paired = store.paired(record.id, Part.HELD_OUT, record.frozen_set)
+        except CelError as error:
+            return layout.explained(error)
+        example = examples.pick(paired, str(event._data.get("key", "")))
         if example is None:
             return notice("There is no such example in this search", "Reload the page to see what it holds.", css="bad")
         return examples.inspector(example, Part.HELD_OUT, record.n_held_out)
@@ -222,12 +231,13 @@ def stamp_of(record: SearchRecord) -> tuple[object, ...]:
     return record.status, record.stage, record.done, record.total, record.frozen_set, record.held_out is None
 
 
-def show_top(found: Found, left_s: float | None, actions: object = "") -> Markup:
+def show_top(found: Found, left_s: float | None, actions: object = "", problem: CelError | None = None) -> Markup:
     """Title, state and headline."""
     record = found.record
     balance = [] if found.paired is None else examples.answer_balance(found.paired)
     notes = tag("div", *(tag("div", f"Note: {note}") for note in record.notes), css="sub") if record.notes else ""
     parts = [headline.page_head(record, actions), headline.state(record, left_s), headline.figures(record, balance), notes]
+    parts.insert(1, layout.explained(problem) if problem else Markup())
     address = f'{{"run": "{record.id}"}}'
     return tag("div", *filter(None, parts), css="stack", data_address=address)
 

@@ -64,11 +64,13 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
             return layout.page_head("Searches"), layout.explained(error), gr.Timer(IDLE_S)
         return show_head(records), show(records), gr.Timer(BUSY_S if any(map(is_live, records)) else IDLE_S)
 
-    @layout.toasted
     def pressed(opened: bool, event: gr.EventData) -> tuple[Any, Any, bool]:
         name = str(event._data.get("name", ""))
         if name == "demo":
-            return gr.skip(), layout.goto(f"/search?run={worker.launch(new_search.DEMO)}"), opened
+            try:
+                return gr.skip(), layout.goto(f"/search?run={worker.launch(new_search.DEMO)}"), opened
+            except CelError as error:
+                return gr.skip(), layout.explained(error), opened
         opened = not opened if name == "new" else opened
         return gr.Column(visible=opened), "", opened
 

@@ -26,8 +26,10 @@ def line(state: WorkerState, record: SearchRecord | None, left_s: float | None) 
     """
     if state.status == "dead":
         return f"worker not running: {state.detail}"
+    if state.status == "loading" and state.detail == "starting":
+        return "worker starting"
     if state.status == "loading":
-        model = record.config.model if record is not None else state.model
+        model = record.config.model if record is not None else state.detail or state.model
         return f"worker loading {formats.model_name(model)}" if model else "worker loading a model"
     parts = ["worker idle"]
     if state.status == "running" and record is not None:

@@ -101,6 +101,7 @@ def test_a_difference_has_what_went_and_what_came():
         (WorkerState(), "worker idle"),
         (WorkerState(dtype="float32", device="cpu"), "worker idle  ·  float32 on cpu"),
         (WorkerState("loading", model="org/name"), "worker loading name"),
+        (WorkerState("loading", detail="starting"), "worker starting"),
         (WorkerState("dead", detail="killed"), "worker not running: killed"),
     ],
 )
