@@ -9,7 +9,6 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from cel_core.errors import CelError, ConfigError
 from cel_core.evaluation import Evaluator, require_code_execution, template_note
 from cel_core.heads import HeadSet, all_heads
 from cel_core.outcomes import as_table
+from cel_core.paths import typed_path
 from cel_core.store import DEFAULT_PATH, Store
 from cel_core.tasks import TASKS, Example, Scoring, Task, find_task
 from cel_core.tasks.rows import read_examples
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("stopped; what was evaluated is kept", file=sys.stderr)
+        print("stopped; a search keeps what it has evaluated", file=sys.stderr)
         return 130
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone, as in `show | head`
@@ -205,6 +205,8 @@ def _sweep(chosen: argparse.Namespace) -> None:
 
 def _evaluate(chosen: argparse.Namespace) -> None:
     head_set = HeadSet.parse(chosen.heads)
+    if chosen.outcomes:
+        _write_text(chosen.outcomes, "")  # before the work, so that it is not done in vain
     evaluator, examples = _evaluator(chosen)
     head_set.within(*evaluator.model.geometry[:2])
     distinct = list({example.key: example for example in examples}.values())
@@ -215,12 +217,7 @@ def _evaluate(chosen: argparse.Namespace) -> None:
             bar.add(made.correct.size)
     rows = [_outcome_line(number, example, found[example.key]) for number, example in enumerate(examples)]
     if chosen.outcomes:
-        try:
-            Path(chosen.outcomes).write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(
-                f"--outcomes {chosen.outcomes} cannot be written ({error.strerror}): give another file"
-            ) from error
+        _write_text(chosen.outcomes, "".join(f"{json.dumps(row)}\n" for row in rows))
     result = _accuracy(chosen, head_set, evaluator.task, examples, rows)
     result["first_prompt"] = evaluator.rendered(examples[0])
     if chosen.json:
@@ -230,6 +227,13 @@ def _evaluate(chosen: argparse.Namespace) -> None:
         print(f"{result['n_correct']:,} of {result['n']:,} right: {printing.percent(result['accuracy'])} %{also}")
         for kind, part in result.get("kinds", {}).items():
             print(f"  {kind}  {part['n_correct']} of {part['n']}: {printing.percent(part['n_correct'] / part['n'])} %")
+
+
+def _write_text(path: str, text: str) -> None:
+    try:
+        typed_path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--outcomes {path} cannot be written ({error.strerror}): give another file") from error
 
 
 def _outcome_line(number: int, example: Example, outcome: dict[str, Any]) -> dict[str, Any]:

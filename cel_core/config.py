@@ -5,8 +5,10 @@ import json
 from dataclasses import asdict, dataclass
 
 from cel_core.errors import ConfigError
+from cel_core.search import n_subsets
 
 DTYPES = ("float32", "bfloat16", "float16")
+MAX_SUBSETS = 100_000
 ABLATION = "zero the head's output before the output projection, at every token"
 
 
@@ -61,5 +63,9 @@ class SearchConfig:
             raise ConfigError(f"k = {self.k}: a subset needs at least 1 head; the paper takes 3")
         if self.k > self.p:
             raise ConfigError(f"k = {self.k} is larger than p = {self.p}: a subset cannot have more heads than the pool")
+        if (count := n_subsets(self.p, self.k)) > MAX_SUBSETS:
+            raise ConfigError(
+                f"p = {self.p} and k = {self.k} make {count:,} subsets: choose smaller ones ({MAX_SUBSETS:,} at most)"
+            )
         if self.dtype != "auto" and self.dtype not in DTYPES:
             raise ConfigError(f"dtype '{self.dtype}' is unknown: give auto, {', '.join(DTYPES)}")

@@ -102,12 +102,15 @@ class PackedEngine:
             HeadError: a head is not in the model.
         """
         n_layers, n_heads = self.model.geometry[:2]
-        tree = _Node.tree([head_set.within(n_layers, n_heads) for head_set in head_sets])
-        waiting = pack(examples, self.pack_tokens)[::-1]
+        asked = [head_set.within(n_layers, n_heads) for head_set in head_sets]
+        waiting = [(packed, frozenset(range(len(asked)))) for packed in pack(examples, self.pack_tokens)[::-1]]
         while waiting:
-            packed = waiting.pop()
+            packed, missing = waiting.pop()
+            done: set[int] = set()
             try:
-                blocks = list(self._score(packed, tree, greedy))
+                for block in self._score(packed, _Node.tree(asked, missing), greedy):
+                    done.update(block.sets.tolist())
+                    yield block
             except torch.OutOfMemoryError:
                 self._traces.clear()
                 if self.batch_tokens <= 1 and len(packed.examples) == 1:
@@ -115,9 +118,8 @@ class PackedEngine:
                 self.batch_tokens = max(1, self.batch_tokens // 2)
                 self.pack_tokens = max(1, min(self.pack_tokens, self.batch_tokens))
                 log.warning("out of memory on %s: going on with %d tokens at once", self.model.device, self.batch_tokens)
-                waiting += packed.again([examples[index] for index in packed.examples], self.pack_tokens)[::-1]
-                continue
-            yield from blocks
+                smaller = packed.again([examples[index] for index in packed.examples], self.pack_tokens)
+                waiting += [(part, missing - done) for part in smaller[::-1]]
 
     def _score(self, packed: Pack, tree: "_Node", greedy: bool) -> Iterator[Block]:
         trace = self._trace(packed)
@@ -241,7 +243,9 @@ def disagreement(model: Model) -> str | None:
     ]
     n_layers, n_heads = model.geometry[:2]
     ends = Head(0, 0), Head(n_layers // 2, n_heads - 1), Head(n_layers - 1, 0)
-    head_sets = [INTACT, *(HeadSet.of(ends[i:j]) for i in range(3) for j in range(i + 1, 4))]
+    # two more that start in one layer with another set, so that they run as one batch
+    beside = [HeadSet.of([Head(layer, n_heads - 1)]) for layer in (0, n_layers - 1)]
+    head_sets = [INTACT, *(HeadSet.of(ends[i:j]) for i in range(3) for j in range(i + 1, 4)), *beside]
     tolerance = 1e-3 if model.dtype == "float32" else 0.25
     try:
         fast, plain = (
@@ -272,9 +276,12 @@ class _Node:
         self.children: dict[Head, _Node] = {}
 
     @classmethod
-    def tree(cls, head_sets: Sequence[HeadSet]) -> "_Node":
+    def tree(cls, head_sets: Sequence[HeadSet], wanted: frozenset[int]) -> "_Node":
+        """The tree of the sets whose numbers are wanted."""
         root = cls(INTACT)
         for index, head_set in enumerate(head_sets):
+            if index not in wanted:
+                continue
             node = root
             for count, head in enumerate(head_set, start=1):
                 node = node.children.setdefault(head, cls(HeadSet(head_set.heads[:count])))

@@ -138,7 +138,7 @@ def _search(record: SearchRecord, store: Store, report: Report, load: Load, spli
     discovery.flush()
     store.save_ranking(record.id, 1, singles)
     joint = algorithm.n_subsets(config.p, config.k) - config.p
-    discovery.begin("stage 2 of 2", joint * n_discovery)
+    discovery.begin("stage 2 of 2", (1 + joint) * n_discovery)
     subsets = algorithm.join(singles, config.p, config.k, n_discovery, discovery, config.full_sweep, discovery.skip)
     discovery.flush()
     store.save_ranking(record.id, 2, subsets)
@@ -209,6 +209,7 @@ class _StoredOutcomes:
                     self._keep(made)
             finally:
                 self.flush()  # also when the user stops the search here
+        self.report(Progress(self.search, self._stage, self._done, self._total))
         return np.stack([self._row(head_set)[list(examples)] for head_set in head_sets]) == 1
 
     def skip(self, n_evaluations: int) -> None:

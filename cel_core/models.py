@@ -26,6 +26,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.pytorch_utils import Conv1D
 
 from cel_core.errors import ModelError
+from cel_core.paths import typed_path
 
 DEMO_MODEL = Path(__file__).resolve().parent.parent / "data" / "demo_model"
 
@@ -91,9 +92,9 @@ def read_config(spec: str) -> tuple[Any, str]:
         ModelError: nothing is found there, or it is not a causal text model.
     """
     source = str(DEMO_MODEL) if spec == "demo" else _converted_gguf(spec) if spec.lower().endswith(".gguf") else spec
-    if _looks_like_path(source) and not Path(source).expanduser().is_dir():
+    if _looks_like_path(source) and not typed_path(source).is_dir():
         raise ModelError(f"model '{spec}' is not a folder: give a Hugging Face folder, a .gguf file, a hub id or 'demo'")
-    source = str(Path(source).expanduser()) if Path(source).expanduser().is_dir() else source
+    source = str(typed_path(source)) if typed_path(source).is_dir() else source
     if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
         raise ModelError(f"model folder '{spec}' has no config.json: give a folder written by save_pretrained")
     try:
@@ -119,9 +120,14 @@ def read_config(spec: str) -> tuple[Any, str]:
 def geometry_of(config: Any) -> Geometry:
     """The head counts a configuration declares; `d_head` is checked against the weights on load."""
     text = config.get_text_config()
-    n_heads = text.num_attention_heads
-    d_head = getattr(text, "head_dim", None) or text.hidden_size // n_heads
-    return Geometry(text.num_hidden_layers, n_heads, getattr(text, "num_key_value_heads", None) or n_heads, d_head)
+    try:
+        n_heads = text.num_attention_heads
+        d_head = getattr(text, "head_dim", None) or text.hidden_size // n_heads
+        return Geometry(text.num_hidden_layers, n_heads, getattr(text, "num_key_value_heads", None) or n_heads, d_head)
+    except AttributeError as error:  # also where a configuration says that layers differ
+        raise ModelError(
+            f"a model of type '{config.model_type}' does not have the same heads in every layer: it is not supported"
+        ) from error
 
 
 def default_device() -> torch.device:
@@ -181,7 +187,7 @@ def locate(spec: str, causal_lm: Any, tokenizer: Any) -> Model:
     blocks = tuple(causal_lm.get_submodule(family.blocks))
     projections = tuple(block.get_submodule(family.projection) for block in blocks)
     d_head, rest = divmod(in_features(projections[0]), declared.n_heads)
-    if rest or len(blocks) != declared.n_layers:
+    if rest or len(set(map(in_features, projections))) > 1 or len(blocks) != declared.n_layers:
         raise ModelError(
             f"model '{spec}': {len(blocks)} layers whose output projection reads {in_features(projections[0])} values do not "
             f"fit the {declared.n_layers} layers of {declared.n_heads} heads it declares; this architecture is not supported"
@@ -277,7 +283,7 @@ def _family_by_structure(spec: str, causal_lm: Any, declared: Geometry) -> Famil
 
 def _converted_gguf(spec: str) -> str:
     """The safetensors folder made from a ``.gguf`` file; de-quantising takes half a minute, so it is done once and kept."""
-    path = Path(spec).expanduser()
+    path = typed_path(spec)
     if not path.is_file():
         raise ModelError(f"model file '{spec}' does not exist: check the path")
     with path.open("rb") as file:

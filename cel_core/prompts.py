@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from cel_core.errors import ModelError
 
+# some templates write today's date into the prompt: it is pinned, so that an example reads the same on every day
+_PINNED_DATE = "{%- macro strftime_now(format) -%}26 Jul 2024{%- endmacro -%}"
 _NO_TEMPLATE = "this model's tokenizer has no chat template: leave out --chat-template"
 
 
@@ -57,16 +59,18 @@ def chat_prompt(tokenizer: Any, text: str) -> str:
     if not tokenizer.chat_template:
         raise ModelError(_NO_TEMPLATE)
     return tokenizer.apply_chat_template(
-        [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True, enable_thinking=False
+        [{"role": "user", "content": text}],
+        chat_template=_PINNED_DATE + tokenizer.get_chat_template(),
+        tokenize=False,
+        add_generation_prompt=True,
+        enable_thinking=False,
     )
 
 
 def template_hash(tokenizer: Any) -> str:
-    """Identifies the chat template by content.
+    """Identifies what the chat template writes around a text.
 
     Raises:
         ModelError: the tokenizer has none.
     """
-    if not tokenizer.chat_template:
-        raise ModelError(_NO_TEMPLATE)
-    return hashlib.sha256(str(tokenizer.chat_template).encode()).hexdigest()[:16]
+    return hashlib.sha256(chat_prompt(tokenizer, "probe").encode()).hexdigest()[:16]

@@ -10,6 +10,7 @@ newer toggle overtakes an older one after the chunk it is in.
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -143,11 +144,16 @@ class _Server:
 
     def urgent(self) -> None:
         """Answer all live requests and questions; stop what waits in the queue and is not wanted any more."""
-        for search in [search for search in self.searches if search in self.stopping]:
-            self.searches.remove(search)
+        with self.changed:
+            asked = set(self.stopping)
+            unwanted = [search for search in self.searches if search in asked]
+            for search in unwanted:
+                self.searches.remove(search)
+            if self.state.search is not None:
+                asked.discard(self.state.search)
+            self.stopping -= asked
+        for search in unwanted:
             self.store.end(search, experiment.Status.STOPPED, self.store.search(search).duration_s)
-        if self.state.search not in self.stopping:
-            self.stopping.clear()
         while self.questions or self.live:
             if self.state.search in self.stopping:
                 return
@@ -172,8 +178,8 @@ class _Server:
             running = bool(request.missing)
             done = request.total - len(request.missing)
             self.send({"session": session, "done": done, "total": request.total, "running": running})
-        except CelError as error:
-            self.send({"session": session, "error": str(error)})
+        except Exception as error:
+            self.send({"session": session, "error": _said(error)})
             return
         if running:
             with self.changed:
@@ -183,8 +189,8 @@ class _Server:
         """Answer one question of a page."""
         try:
             self.send({"reply": question["id"], "value": self.answered(question)})
-        except CelError as error:
-            self.send({"reply": question["id"], "error": str(error)})
+        except Exception as error:
+            self.send({"reply": question["id"], "error": _said(error)})
 
     def answered(self, question: dict[str, Any]) -> Any:
         """What is asked: an estimate, continuations of a text, or an example as the model reads it."""
@@ -213,7 +219,13 @@ class _Server:
         if key not in self.evaluators:
             model = self.model(config)
             self.evaluators[key] = Evaluator(model, find_task(config.task), config.chat_template, config.allow_code_execution)
-        return self.evaluators[key]
+        evaluator = self.evaluators[key]
+        if self.store.protocol_key(record.id) not in (None, evaluator.protocol.key):
+            raise CelError(
+                f"search {record.id} was made with another model, dtype or template than '{config.model}' is now: "
+                "start a new search"
+            )
+        return evaluator
 
     def model(self, config: SearchConfig) -> Model:
         """The model of a search, loaded once; the one not used for longest makes room."""
@@ -244,6 +256,14 @@ class _Server:
         self.output.flush()
 
 
+def _said(error: Exception) -> str:
+    """An error for a page. A fault of this program is written to standard error, and the search that runs goes on."""
+    if isinstance(error, CelError):
+        return str(error)
+    sys.excepthook(type(error), error, error.__traceback__)
+    return f"{type(error).__name__}: {error}"[:300]
+
+
 def _write(model: Model, text: str, head_set: HeadSet, max_new_tokens: int, stop: str = "\n\n") -> list[str]:
     """Greedy continuations, intact and without the heads."""
     prompt = generation.Prompt(encode(model.tokenizer, text), stop)
@@ -262,9 +282,15 @@ def _explained(evaluator: Evaluator, example: Example, head_set: HeadSet) -> dic
 
 def main() -> None:
     """Serve the dashboard that started this process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the dashboard, which closes this process
     output = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints must not get between the messages
-    server = _Server(Store(sys.argv[1]), output)
+    try:
+        store = Store(sys.argv[1])
+    except CelError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    server = _Server(store, output)
     threading.Thread(target=server.listen, args=(sys.stdin,), daemon=True).start()
     server.work()
 

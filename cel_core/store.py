@@ -32,6 +32,7 @@ from cel_core.config import Protocol, SearchConfig
 from cel_core.errors import SealedError, StoreError
 from cel_core.heads import INTACT, HeadSet
 from cel_core.migrations import STEPS
+from cel_core.paths import typed_path
 from cel_core.records import HeldOut, Part, SearchRecord, Status
 from cel_core.search import Tally
 from cel_core.tasks import Example
@@ -54,7 +55,7 @@ class Store:
         Raises:
             StoreError: it cannot be opened or written, or a newer version of this program wrote it.
         """
-        self.path = Path(path).expanduser()
+        self.path = typed_path(str(path))
         self.patience_s = patience_s
         self._thread = threading.local()
         self._saving_toy = threading.Lock()  # two page threads may save the same toy run, and its key is unique
@@ -109,10 +110,13 @@ class Store:
         if record.status in (Status.RUNNING, Status.DONE):
             raise StoreError(f"search {search} is {record.status}: only a stopped, interrupted or failed search can be resumed")
         with self._transaction() as database:
-            database.execute(
-                "UPDATE searches SET status = 'running', owner = ?, environment = ?, error = '', updated_at = ? WHERE id = ?",
-                [owner.this_process(), json.dumps(environment), datetime.now(UTC), record.id],
-            )
+            taken = database.execute(
+                """UPDATE searches SET status = 'running', owner = ?, environment = ?, error = '', updated_at = ?
+                   WHERE id = ? AND updated_at = ? RETURNING id""",
+                [owner.this_process(), json.dumps(environment), datetime.now(UTC), record.id, record.updated_at],
+            ).fetchall()
+        if not taken:
+            raise StoreError(f"search {record.id} has just been taken up by another process: look at it there")
         return self.search(record.id)
 
     def queue(self, search: str) -> None:
@@ -131,11 +135,7 @@ class Store:
         """
         record = self.search(search)
         if record.n_discovery:
-            with self._transaction() as database:
-                kept = database.execute(
-                    "SELECT p.key FROM searches s JOIN protocols p ON p.id = s.protocol WHERE s.id = ?", [search]
-                ).fetchall()
-            if kept != [(protocol.key,)]:
+            if self.protocol_key(search) != protocol.key:
                 raise StoreError(f"search {search} was begun with another model, dtype or task version: start a new search")
             return
         sides = [(Part.DISCOVERY, split.discovery), (Part.HELD_OUT, split.held_out)]
@@ -179,6 +179,14 @@ class Store:
                    n_held_out = ?, notes = ? WHERE id = ?""",
                 [protocol.key, json.dumps(model), len(split.discovery), len(split.held_out), split.notes, search],
             )
+
+    def protocol_key(self, search: str) -> str | None:
+        """Identifies the protocol a search was planned under; None before its plan."""
+        with self._transaction() as database:
+            found = database.execute(
+                "SELECT p.key FROM searches s JOIN protocols p ON p.id = s.protocol WHERE s.id = ?", [search]
+            ).fetchall()
+        return found[0][0] if found else None
 
     def progress(self, search: str, stage: str, done: int, total: int, duration_s: float, token_layers: float = 0.0) -> None:
         """Say how far a running search is, and add what it ran since to its bill; this is also its sign of life."""

@@ -25,6 +25,7 @@ from cel_core.records import Part, Status
 from cel_core.store import Store
 from cel_core.tasks import find_task
 
+STILLBORN = 3  # after so many processes that end at their start, no other is tried
 REPLY_S = 120.0  # how long a question may take: a model may have to be loaded first
 
 
@@ -62,9 +63,11 @@ class Worker:
         self._numbers = count(1)
         self._process: subprocess.Popen[str] | None = None
         self._closing = False
+        self._n_stillborn = 0  # processes in a row that ended before they were ready
 
     def start(self) -> None:
         """Start the process."""
+        self._state = WorkerState("loading", detail="starting")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "cel_core.serving", str(self._store.path.resolve())],
             stdin=subprocess.PIPE,
@@ -126,8 +129,9 @@ class Worker:
 
         The outcomes appear in the store; `live_state` tells how many are there.
         """
-        self._live[session] = LiveState(running=True)
+        self._live[session] = LiveState()
         self._send({"do": "live", "session": session, "search": search, "part": str(part), "heads": str(head_set)})
+        self._live[session] = LiveState(running=True)
 
     def live_state(self, session: str) -> LiveState:
         """How far a session's newest live request is."""
@@ -208,14 +212,18 @@ class Worker:
         )
         lost, self._state = self._state, replace(self._state, status="dead", search=None, detail=reason)
         for future in list(self._waiting.values()):
-            future.set_exception(CelError(f"{reason}: try again"))
+            if not future.done():
+                future.set_exception(CelError(f"{reason}: try again"))
         self._live = {session: replace(live, running=False, error=reason) for session, live in self._live.items()}
         try:
             if lost.search is not None:
                 record = self._store.search(lost.search)
-                self._store.end(
-                    record.id, Status.FAILED, record.duration_s, f"{reason}; resume it to go on from what is stored"
-                )
+                remedy = "resume it to go on from what is stored"
+                if record.status is Status.INTERRUPTED:  # it had not ended by itself
+                    self._store.end(record.id, Status.FAILED, record.duration_s, f"{reason}; {remedy}")
+            self._n_stillborn = self._n_stillborn + 1 if lost.status == "loading" and lost.search is None else 0
+            if self._n_stillborn >= STILLBORN:
+                return
             self.start()
             for record in reversed(self._store.searches()):
                 if record.status is Status.QUEUED:

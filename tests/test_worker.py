@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 
+import duckdb
 import pytest
 
 from cel_core.config import SearchConfig
@@ -157,3 +159,37 @@ def test_closing_ends_the_process(tmp_path):
     assert worker._process.poll() is not None
     with pytest.raises(CelError, match="the worker is not running"):
         worker.launch(SearchConfig("demo", "carry"))
+
+
+def test_a_model_that_changed_on_disk_answers_nothing_in_an_old_searchs_name(worker, store, config, tmp_path):
+    folder = tmp_path / "changing"
+    shutil.copytree(config.model, folder)
+    search = worker.launch(SearchConfig(**{**vars(config), "model": str(folder)}))
+    until(lambda: store.search(search).status is Status.DONE, "the search to finish")
+    other = build_tiny("llama", seed=9)
+    other.causal_lm.save_pretrained(folder)
+    later = Worker(store.path)
+    later.start()
+    try:
+        later.live("one", search, Part.DISCOVERY, HeadSet.parse("L0H1,L1H2,L2H3"))
+        until(lambda: later.live_state("one").error, "the refusal")
+        assert "was made with another model" in later.live_state("one").error
+        assert len(store.paired(search, Part.DISCOVERY, HeadSet.parse("L0H1,L1H2,L2H3"))) == 0
+    finally:
+        later.close()
+
+
+def test_a_fault_in_a_question_leaves_the_worker_alive(worker, config):
+    with pytest.raises(CelError, match="'~nouser/x' cannot be a path"):
+        worker.estimate(SearchConfig(**{**vars(config), "data": "~nouser/x"}))
+    assert worker.estimate(config)["n_discovery"] == 8
+
+
+def test_a_process_that_ends_at_its_start_is_not_started_for_ever(tmp_path):
+    worker = Worker(tmp_path / "cel.duckdb")
+    with duckdb.connect(tmp_path / "cel.duckdb") as database:
+        database.execute("INSERT INTO schema_version VALUES (999)")
+    worker.start()
+    until(lambda: worker.state().status == "dead" and worker._n_stillborn == 3, "the worker to give up")
+    time.sleep(1)
+    assert worker.state().status == "dead"

@@ -50,11 +50,11 @@ class Arithmetic(Task):
         return [
             Example(
                 task=self.name,
-                context=normalised(row.text("context")),
-                continuations=(row.text("completion"),),
+                context=normalised(row.filled("context")),
+                continuations=(row.filled("completion"),),
                 gold=0,
                 answer=row.text("completion").strip(),
-                kind=row.fields.get("kind") or kind_of(row.where),
+                kind=str(row.fields.get("kind") or kind_of(row.where)),
             )
             for row in rows
         ]

@@ -56,7 +56,16 @@ class Row:
         value = self.value(*names)
         if not isinstance(value, str):
             raise DataError(f"{self.where}: field '{names[0]}' is {type(value).__name__}, not text: correct the row")
+        if any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise DataError(f"{self.where}: field '{names[0]}' holds half a letter (a lone surrogate): correct the row")
         return value
+
+    def filled(self, *names: str) -> str:
+        """The first of the named fields, which must be a text with more in it than blanks."""
+        text = self.text(*names)
+        if not text.strip():
+            raise DataError(f"{self.where}: field '{names[0]}' is empty: correct the row")
+        return text
 
     def texts(self, name: str, count: int) -> tuple[str, ...]:
         """A field that is a list of exactly `count` texts."""

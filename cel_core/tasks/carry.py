@@ -106,7 +106,7 @@ class Carry(Task):
     def examples(self, rows: list[Row]) -> list[Example]:
         """See `Task.examples`."""
         return [
-            Example(self.name, row.text("context"), (row.text("completion"),), 0, row.text("completion").strip())
+            Example(self.name, row.filled("context"), (row.filled("completion"),), 0, row.text("completion").strip())
             for row in rows
         ]
 

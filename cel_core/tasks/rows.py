@@ -17,6 +17,7 @@ import datasets
 import pyarrow.parquet
 
 from cel_core.errors import ConfigError, DataError
+from cel_core.paths import typed_path
 from cel_core.tasks.base import Example, Row, Task
 
 SAMPLES = Path(__file__).resolve().parent.parent.parent / "data" / "samples"
@@ -40,7 +41,7 @@ def load_rows(task: Task, data: str | None, seed: int = 0) -> list[Row]:
     elif data is None:
         rows = list(_hub_rows(task))
     else:
-        folder = SAMPLES if data == "samples" else Path(data).expanduser()
+        folder = SAMPLES if data == "samples" else typed_path(data)
         rows = [row for path, split in _files(task, folder) for row in _file_rows(path, split)]
     if not rows:
         raise DataError(f"{data or 'the hub'} holds no rows for task '{task.name}': give another folder with --data")
