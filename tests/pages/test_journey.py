@@ -120,7 +120,7 @@ def test_a_switched_head_moves_the_counters_and_the_store_has_it(visit: Visit, w
     settled(page)
     assert "heads=L0H5,L2H2" in page.url and off(page) == ["L0H5", "L2H2"]
     (api,) = [Client(workshop.address, verbose=False)]
-    found = api.predict(demo, "L0H5,L2H2", "held-out", 0, api_name="/evaluate")
+    found = api.predict(demo, "L0H5,L2H2", "held-out", 60, api_name="/evaluate")
     assert found["n"] == found["n_in_all"] == 60
     expect(page.locator(".counts .v").nth(3)).to_have_text(str(found["fixes"]))
     expect(page.locator(".counts .v").nth(4)).to_have_text(str(found["harms"]))
