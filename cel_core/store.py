@@ -17,7 +17,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ import pandas as pd
 import pyarrow as pa
 
 from cel_core import owner
+from cel_core.bundle import OUTCOMES, Bundle, Kept
 from cel_core.config import Protocol, SearchConfig
 from cel_core.errors import SealedError, StoreError
 from cel_core.heads import INTACT, HeadSet
@@ -59,6 +60,7 @@ class Store:
         self.patience_s = patience_s
         self._thread = threading.local()
         self._saving_toy = threading.Lock()  # two page threads may save the same toy run, and its key is unique
+        self._importing = threading.Lock()  # two page threads may import the same search
         if not self.path.parent.is_dir():
             raise StoreError(f"store '{self.path}': its folder does not exist; make it, or give another --store")
         with self._transaction() as database:
@@ -138,46 +140,11 @@ class Store:
             if self.protocol_key(search) != protocol.key:
                 raise StoreError(f"search {search} was begun with another model, dtype or task version: start a new search")
             return
-        sides = [(Part.DISCOVERY, split.discovery), (Part.HELD_OUT, split.held_out)]
-        rows = pd.DataFrame(
-            [
-                (
-                    part,
-                    position,
-                    e.key,
-                    e.task,
-                    e.kind,
-                    e.context,
-                    list(e.continuations),
-                    e.gold,
-                    e.answer,
-                    list(e.tests),
-                )
-                for part, side in sides
-                for position, e in enumerate(side)
-            ],
-            columns=["part", "position", "key", "task", "kind", "context", "continuations", "gold", "answer", "tests"],
-        )
         with self._transaction() as database:
+            _insert_plan(database, search, protocol, {Part.DISCOVERY: split.discovery, Part.HELD_OUT: split.held_out})
             database.execute(
-                "INSERT INTO protocols (key, content) VALUES (?, ?) ON CONFLICT DO NOTHING",
-                [protocol.key, json.dumps(asdict(protocol))],
-            )
-            database.register("new_rows", rows)
-            database.execute(
-                """INSERT INTO examples (key, task, kind, context, continuations, gold, answer, tests)
-                   SELECT key, task, kind, context, continuations::TEXT[], gold, answer, tests::TEXT[] FROM new_rows
-                   ON CONFLICT DO NOTHING"""
-            )
-            database.execute(
-                """INSERT INTO search_examples
-                   SELECT ?, e.id, r.part, r.position FROM new_rows r JOIN examples e ON e.key = r.key""",
-                [search],
-            )
-            database.execute(
-                """UPDATE searches SET protocol = (SELECT id FROM protocols WHERE key = ?), model = ?, n_discovery = ?,
-                   n_held_out = ?, notes = ? WHERE id = ?""",
-                [protocol.key, json.dumps(model), len(split.discovery), len(split.held_out), split.notes, search],
+                "UPDATE searches SET model = ?, n_discovery = ?, n_held_out = ?, notes = ? WHERE id = ?",
+                [json.dumps(model), len(split.discovery), len(split.held_out), split.notes, search],
             )
 
     def protocol_key(self, search: str) -> str | None:
@@ -225,17 +192,9 @@ class Store:
 
     def save_ranking(self, search: str, stage: int, tallies: Sequence[Tally]) -> None:
         """Keep the ranking of a stage (1: single heads, 2: subsets), best first."""
-        rows = pd.DataFrame(
-            [
-                (search, stage, rank, str(t.head_set), t.fixes, t.harms, t.n_correct, t.n, t.exact)
-                for rank, t in enumerate(tallies, start=1)
-            ],
-            columns=["search", "stage", "rank", "head_set", "fixes", "harms", "n_correct", "n", "exact"],
-        )
         with self._transaction() as database:
-            database.register("new_rows", rows)
             database.execute("DELETE FROM rankings WHERE search = ? AND stage = ?", [search, stage])
-            database.execute("INSERT INTO rankings BY NAME SELECT * FROM new_rows")
+            _insert_ranking(database, search, stage, tallies)
 
     def ranking(self, search: str, stage: int) -> list[Tally]:
         """The ranking of a stage, best first; empty until the stage is done."""
@@ -296,15 +255,7 @@ class Store:
         """The examples of one side, in the plan's order."""
         with self._transaction() as database:
             _require_unsealed(database, search, part)
-            rows = database.execute(
-                """SELECT e.task, e.context, e.continuations, e.gold, e.answer, e.kind, e.tests FROM search_examples m
-                   JOIN examples e ON e.id = m.example WHERE m.search = ? AND m.part = ? ORDER BY m.position""",
-                [search, part],
-            ).fetchall()
-        return [
-            Example(task, text, tuple(ways), gold, right, kind, tuple(tests))
-            for task, text, ways, gold, right, kind, tests in rows
-        ]
+            return _examples(database, search, part)
 
     def add_outcomes(self, search: str, part: Part, outcomes: pa.Table | pd.DataFrame) -> None:
         """Keep outcomes (the columns of `cel_core.outcomes`) of examples of one side; what is known stays as it is.
@@ -323,15 +274,7 @@ class Store:
             ).fetchall()[0][0]
             if outside:
                 raise StoreError(f"search {search}: {outside} outcomes are not of its {part} examples, and are not kept")
-            database.execute("INSERT INTO head_sets (name) SELECT DISTINCT head_set FROM new_rows ON CONFLICT DO NOTHING")
-            database.execute(
-                """INSERT INTO outcomes
-                   SELECT s.protocol, h.id, e.id, r.correct, r.answer,
-                          CASE WHEN isnan(r.margin_nats) THEN NULL ELSE r.margin_nats END, r.logprobs_nats::FLOAT[], r.detail
-                   FROM new_rows r JOIN head_sets h ON h.name = r.head_set JOIN examples e ON e.key = r.example
-                   JOIN searches s ON s.id = ? ON CONFLICT DO NOTHING""",
-                [search],
-            )
+            _insert_outcomes(database, search)
 
     def known(
         self, search: str, part: Part, head_sets: Sequence[HeadSet] | None = None
@@ -391,6 +334,88 @@ class Store:
                     WHERE a.name = ? AND i.name = '' ORDER BY a.position""",
                 [search, part, str(head_set or INTACT)],
             ).df()
+
+    # --- a search as a file -------------------------------------------------------------------------------------------
+
+    def bundle(self, search: str, outcomes: bool = True) -> Bundle:
+        """A search with everything its pages show, to be carried away; held-out outcomes only once its set is frozen.
+
+        Args:
+            search: the search.
+            outcomes: whether its outcomes are wanted too.
+
+        Raises:
+            StoreError: there is none of that id.
+        """
+        with self._transaction() as database:
+            record = self.search(search)
+            rest = {Status.RUNNING: Status.INTERRUPTED, Status.QUEUED: Status.STOPPED}  # its process stays here
+            record = replace(record, status=rest.get(record.status, record.status))
+            frozen_at, protocol = database.execute(
+                "SELECT s.frozen_at, p.content FROM searches s LEFT JOIN protocols p ON p.id = s.protocol WHERE s.id = ?",
+                [record.id],
+            ).fetchall()[0]
+            parts = list(Part) if outcomes and record.frozen_set else [Part.DISCOVERY] if outcomes else []
+            tables = [
+                database.sql(
+                    f"""SELECT name AS head_set, e.key AS example, correct, o.answer, margin_nats, logprobs_nats, detail
+                        FROM ({_OF_PART}) o JOIN examples e ON e.id = o.example ORDER BY name, position""",
+                    params=[record.id, part],
+                ).to_arrow_table()
+                for part in parts
+            ]
+            return Bundle(
+                record,
+                frozen_at,
+                None if protocol is None else Protocol(**json.loads(protocol)),
+                {part: _examples(database, record.id, part) for part in Part},
+                pa.concat_tables([OUTCOMES.empty_table(), *(table.cast(OUTCOMES) for table in tables)]),
+                self.ranking(record.id, 1),
+                self.ranking(record.id, 2),
+            )
+
+    def keep(self, bundle: Bundle) -> Kept:
+        """Take in a search from elsewhere, all of it or nothing; what is known here stays as it is.
+
+        A search that is here already in the same state only gains outcomes. One whose id another search has gets a new id.
+
+        Args:
+            bundle: the search, as `cel_core.bundle.read` checked it.
+        """
+        record = bundle.record
+        with self._importing, self.together():
+            for twin in self._records("WHERE created_at = ?", [record.created_at]):
+                if self.bundle(twin.id, outcomes=False).same_search(bundle):
+                    with self._transaction() as database:
+                        database.register("new_rows", bundle.outcomes)
+                        return Kept(twin.id, True, record.id, _insert_outcomes(database, twin.id), 0)
+            taken = {each.id for each in self.searches()}
+            search = record.id
+            while search in taken:
+                search = secrets.token_hex(3)
+            with self._transaction() as database:
+                _insert_record(database, replace(record, id=search), bundle.frozen_at)
+                if bundle.protocol is not None:
+                    _insert_plan(database, search, bundle.protocol, bundle.sides)
+                database.register("new_rows", bundle.outcomes)
+                n_other = database.execute(
+                    """SELECT count(*) FROM new_rows r JOIN head_sets h ON h.name = r.head_set
+                       JOIN examples e ON e.key = r.example JOIN searches s ON s.id = ?
+                       JOIN outcomes o ON o.protocol = s.protocol AND o.head_set = h.id AND o.example = e.id
+                       WHERE o.correct <> r.correct""",
+                    [search],
+                ).fetchall()[0][0]
+                n_new = _insert_outcomes(database, search)
+                for stage, tallies in ((1, bundle.singles), (2, bundle.subsets)):
+                    _insert_ranking(database, search, stage, tallies)
+            return Kept(search, False, record.id, n_new, n_other)
+
+    def allow_code_execution(self, search: str) -> None:
+        """Let the programs that a search's model writes run on this machine: a consent that no bundle brings along."""
+        record = self.search(search)
+        with self._transaction() as database:
+            config = replace(record.config, allow_code_execution=True)
+            database.execute("UPDATE searches SET config = ? WHERE id = ?", [json.dumps(asdict(config)), record.id])
 
     # --- the toy model ------------------------------------------------------------------------------------------------
 
@@ -480,6 +505,106 @@ _OF_PART = """
     JOIN outcomes o ON o.protocol = s.protocol AND o.example = m.example JOIN head_sets h ON h.id = o.head_set
     WHERE m.search = ? AND m.part = ?
 """
+
+
+def _examples(database: duckdb.DuckDBPyConnection, search: str, part: Part) -> list[Example]:
+    rows = database.execute(
+        """SELECT e.task, e.context, e.continuations, e.gold, e.answer, e.kind, e.tests FROM search_examples m
+           JOIN examples e ON e.id = m.example WHERE m.search = ? AND m.part = ? ORDER BY m.position""",
+        [search, part],
+    ).fetchall()
+    return [
+        Example(task, text, tuple(ways), gold, right, kind, tuple(tests)) for task, text, ways, gold, right, kind, tests in rows
+    ]
+
+
+def _insert_record(database: duckdb.DuckDBPyConnection, record: SearchRecord, frozen_at: datetime | None) -> None:
+    """Keep a search that rests, without its plan."""
+    held_out = record.held_out
+    row = {
+        "id": record.id,
+        "created_at": record.created_at,
+        "updated_at": record.updated_at,
+        "owner": owner.this_process(),
+        "status": record.status,
+        "stage": record.stage,
+        "done": record.done,
+        "total": record.total,
+        "config": json.dumps(asdict(record.config)),
+        "model": json.dumps(record.model) if record.model else None,
+        "environment": json.dumps(record.environment),
+        "n_discovery": record.n_discovery or None,
+        "n_held_out": record.n_held_out or None,
+        "notes": list(record.notes),
+        "error": record.error,
+        "duration_s": record.duration_s,
+        "frozen_set": None if record.frozen_set is None else str(record.frozen_set),
+        "frozen_at": frozen_at,
+        "discovery_gain": record.discovery_gain,
+        "held_out_intact": held_out and held_out.intact_correct,
+        "held_out_ablated": held_out and held_out.ablated_correct,
+        "held_out_fixes": held_out and held_out.fixes,
+        "held_out_harms": held_out and held_out.harms,
+        "token_layers": record.token_layers,
+        "plain_token_layers": record.plain_token_layers,
+    }
+    names, places = ", ".join(row), ", ".join("?" * len(row))
+    database.execute(f"INSERT INTO searches ({names}) VALUES ({places})", list(row.values()))
+
+
+def _insert_plan(
+    database: duckdb.DuckDBPyConnection, search: str, protocol: Protocol, sides: dict[Part, list[Example]]
+) -> None:
+    """Keep a search's protocol and examples; what of them is there already stays as it is."""
+    columns = ["part", "position", "key", "task", "kind", "context", "continuations", "gold", "answer", "tests"]
+    rows = [
+        (part, position, e.key, e.task, e.kind, e.context, list(e.continuations), e.gold, e.answer, list(e.tests))
+        for part, side in sides.items()
+        for position, e in enumerate(side)
+    ]
+    database.register("new_rows", pd.DataFrame(rows, columns=columns))
+    database.execute(
+        "INSERT INTO protocols (key, content) VALUES (?, ?) ON CONFLICT DO NOTHING",
+        [protocol.key, json.dumps(asdict(protocol))],
+    )
+    database.execute(
+        """INSERT INTO examples (key, task, kind, context, continuations, gold, answer, tests)
+           SELECT key, task, kind, context, continuations::TEXT[], gold, answer, tests::TEXT[] FROM new_rows
+           ON CONFLICT DO NOTHING"""
+    )
+    database.execute(
+        """INSERT INTO search_examples
+           SELECT ?, e.id, r.part, r.position FROM new_rows r JOIN examples e ON e.key = r.key""",
+        [search],
+    )
+    database.execute(
+        "UPDATE searches SET protocol = (SELECT id FROM protocols WHERE key = ?) WHERE id = ?", [protocol.key, search]
+    )
+
+
+def _insert_outcomes(database: duckdb.DuckDBPyConnection, search: str) -> int:
+    """Keep the outcomes registered as new_rows under a search's protocol; the number of those that were not known."""
+    database.execute("INSERT INTO head_sets (name) SELECT DISTINCT head_set FROM new_rows ON CONFLICT DO NOTHING")
+    return database.execute(
+        """INSERT INTO outcomes
+           SELECT s.protocol, h.id, e.id, r.correct, r.answer,
+                  CASE WHEN isnan(r.margin_nats) THEN NULL ELSE r.margin_nats END, r.logprobs_nats::FLOAT[], r.detail
+           FROM new_rows r JOIN head_sets h ON h.name = r.head_set JOIN examples e ON e.key = r.example
+           JOIN searches s ON s.id = ? ON CONFLICT DO NOTHING""",
+        [search],
+    ).fetchall()[0][0]
+
+
+def _insert_ranking(database: duckdb.DuckDBPyConnection, search: str, stage: int, tallies: Sequence[Tally]) -> None:
+    rows = pd.DataFrame(
+        [
+            (search, stage, rank, str(t.head_set), t.fixes, t.harms, t.n_correct, t.n, t.exact)
+            for rank, t in enumerate(tallies, start=1)
+        ],
+        columns=["search", "stage", "rank", "head_set", "fixes", "harms", "n_correct", "n", "exact"],
+    )
+    database.register("new_rows", rows)
+    database.execute("INSERT INTO rankings BY NAME SELECT * FROM new_rows")
 
 
 def _require_unsealed(database: duckdb.DuckDBPyConnection, search: str, part: Part) -> None:
