@@ -7,9 +7,10 @@
 2. Model: a Llama of 3 layers, 8 heads and width 128, one token per character. Training: next-token cross-entropy on the
    answer and the end token alone (operands are noise), AdamW, warm-up, then a linear decay to zero. No part of the loss
    or of the weights' start knows of heads.
-3. Check: Algorithm 1 (PROTOCOL.md section 1) for `carry` on 1,000 discovery rows, 10 candidates, up to 3 heads; then
-   the frozen set on 1,000 other rows of both tasks. This is a check written apart from `cel_core.search`, on purpose.
+3. Check: Algorithm 1 (`docs/method.md`) for `carry` on 600 discovery rows, 10 candidates, up to 3 heads; then
+   the frozen set on 600 other rows of both tasks. This is a check written apart from `cel_core.search`, on purpose.
 4. One model per seed; the one with the highest *discovery* gain is saved, with a model card that lists them all.
+5. `--measure FOLDER` checks a model that was saved before, as in step 3, and trains none.
 
 Not covered: other sizes, other mixtures, and any claim about language models.
 """
@@ -34,7 +35,7 @@ from cel_core.tasks import carry
 Head = tuple[int, int]  # (layer, index), both from 0
 N_LAYERS, N_HEADS, WIDTH, MAX_POSITIONS = 3, 8, 128, 64
 LEARNING_RATE, WEIGHT_DECAY, BATCH_SIZE, WARMUP_STEPS = 1e-3, 0.1, 128, 100
-POOL_SIZE, MAX_HEADS, N_ROWS, ROWS_SEED = 10, 3, 1000, 0
+POOL_SIZE, MAX_HEADS, N_ROWS, ROWS_SEED = 10, 3, 600, 0  # rows on each side of a check
 PAD, EOS, UNK = "<pad>", "<eos>", "<unk>"
 IGNORED = -100  # a label that the loss leaves out
 
@@ -42,7 +43,6 @@ IGNORED = -100  # a label that the loss leaves out
 class Report(NamedTuple):
     """What one trained model does on evaluation pairs, none of which it was trained on."""
 
-    seed: int
     discovery_gain: float  # 0 to 1
     text: str  # Markdown: the frozen heads, accuracies, held-out gain
 
@@ -173,8 +173,14 @@ def mcnemar_p(fixes: int, harms: int) -> float:
     return min(1.0, 2 * sum(math.comb(n, i) for i in range(min(fixes, harms) + 1)) / 2**n)
 
 
-def measure(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int, train_s: float) -> Report:
-    """Search on the discovery rows, then evaluate the intact model and the frozen set on the others."""
+def measure(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, origin: str) -> Report:
+    """Search on the discovery rows, then evaluate the intact model and the frozen set on the others.
+
+    Args:
+        model: a trained model.
+        tokenizer: its tokenizer.
+        origin: where the model comes from, to begin the report with.
+    """
     data = {}
     for reading, its_mark in carry.MARKS.items():
         rows = carry.rows(reading, carry.n_available(reading), ROWS_SEED)
@@ -183,7 +189,7 @@ def measure(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: i
     ids, labels = data["carry, unmarked"]
     heads, discovery_gain = search(model, (ids[:N_ROWS], labels[:N_ROWS]))
     lines = [
-        f"Seed {seed}, trained in {train_s:.0f} s. Frozen for `carry`: {','.join(f'L{at}H{i}' for at, i in heads)}, "
+        f"{origin}. Frozen for `carry`: {','.join(f'L{at}H{i}' for at, i in heads)}, "
         f"discovery gain {100 * discovery_gain:+.1f} points.\n",
         f"| task | intact, all {len(ids):,} | intact, held-out | ablated | gain | fixes | harms | McNemar p |",
         "|---|---|---|---|---|---|---|---|",
@@ -194,7 +200,7 @@ def measure(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: i
         (fixes, harms), shares = flips(before, after), [100 * x.double().mean() for x in (intact, before, after)]
         cells = [f"{shares[0]:.2f} %", f"{shares[1]:.1f} %", f"{shares[2]:.1f} %", f"{shares[2] - shares[1]:+.1f}"]
         lines.append(" | ".join([f"| {name}", *cells, f"{fixes}", f"{harms}", f"{mcnemar_p(fixes, harms):.1e} |"]))
-    return Report(seed, discovery_gain, "\n".join(lines) + "\n")
+    return Report(discovery_gain, "\n".join(lines) + "\n")
 
 
 CARD = """# Demo model: one prompt, two readings
@@ -212,34 +218,43 @@ to heads. 40 % of the pairs were never shown, in either order or form; all figur
     python -m scripts.train_demo_model --seeds {seeds} --steps {steps}
 
 which trains one model per seed and keeps the one with the highest gain on the discovery rows: here seed {seed}. The
-held-out rows took no part in that, nor in choosing heads (`carry.rows`, seed {rows_seed}: the first 1,000, then the
-next 1,000). An answer counts when each character is the likeliest. Figures may differ a little on another machine.
+held-out rows took no part in that, nor in choosing heads (`carry.rows`, seed {rows_seed}: the first {n_rows}, then the
+next {n_rows}). An answer counts when each character is the likeliest. Figures may differ a little on another machine.
 Every seed tried, by discovery gain:
 
 {tables}"""
 
 
 def main() -> None:
-    """Train one model per seed and save the one with the highest discovery gain."""
+    """Train one model per seed and save the one with the highest discovery gain, or measure a saved one."""
     parser = argparse.ArgumentParser(description="Train the demo model; see the text at the top of the script.")
     parser.add_argument("--out", type=Path, default=Path("data/demo_model"), help="folder to write (%(default)s)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], help="one model each (%(default)s)")
     parser.add_argument("--steps", type=int, default=1200, help="batches of 128 examples (%(default)s)")
+    parser.add_argument("--measure", type=Path, metavar="FOLDER", help="measure a model of this script, and train none")
     args = parser.parse_args()
     torch.set_num_threads(1)  # on a busy machine two wait for each other more than they gain
-    trained: list[tuple[Report, LlamaForCausalLM]] = []
+    if args.measure:
+        if not args.measure.is_dir():
+            parser.error(f"--measure {args.measure} is not a folder: give one that this script wrote, such as {args.out}")
+        model = LlamaForCausalLM.from_pretrained(args.measure).eval()
+        print(measure(model, build_tokenizer(), f"Model in {args.measure}").text)
+        return
+    trained: list[tuple[int, Report, LlamaForCausalLM]] = []
     for seed in args.seeds:
         start = time.perf_counter()
         model = train(build_tokenizer(), seed, args.steps)
-        trained.append((measure(model, build_tokenizer(), seed, time.perf_counter() - start), model))
-        print(trained[-1][0].text, flush=True)
-    trained.sort(key=lambda each: -each[0].discovery_gain)
-    kept, model = trained[0]
+        origin = f"Seed {seed}, trained in {time.perf_counter() - start:.0f} s"
+        report = measure(model, build_tokenizer(), origin)
+        trained.append((seed, report, model))
+        print(report.text, flush=True)
+    trained.sort(key=lambda each: -each[1].discovery_gain)
+    kept_seed, _, model = trained[0]
     model.save_pretrained(args.out)
     build_tokenizer().save_pretrained(args.out)  # a fresh one: padding a batch leaves its setting behind
-    seeds, tables = " ".join(map(str, args.seeds)), "\n".join(report.text for report, _ in trained)
-    size = model.num_parameters()
-    card = CARD.format(size=size, seeds=seeds, steps=args.steps, seed=kept.seed, rows_seed=ROWS_SEED, tables=tables)
+    seeds, tables = " ".join(map(str, args.seeds)), "\n".join(report.text for _, report, _ in trained)
+    fields = {"size": model.num_parameters(), "rows_seed": ROWS_SEED, "n_rows": N_ROWS, "tables": tables}
+    card = CARD.format(seeds=seeds, steps=args.steps, seed=kept_seed, **fields)
     (args.out / "README.md").write_text(card, encoding="utf-8")
 
 

@@ -114,7 +114,8 @@ class Example:
 class Task(ABC):
     """A benchmark: its name, how it is scored, where its rows come from, and how a row becomes an example.
 
-    `version` is part of the protocol: it changes whenever the text a model reads, or the judging of an answer, changes.
+    `version` is part of the protocol: it changes whenever the text a model reads, the judging of an answer, or the choice of
+    generated rows changes.
     """
 
     name: ClassVar[str]

@@ -1,6 +1,6 @@
 """Two tasks that share a feature and conflict over it: the sum with carry, and the sum without.
 
-PROTOCOL.md section 3 in a trained transformer. Task A (`carry`) answers `27 + 45 =` with ` 72`, the ordinary sum;
+The toy theory of `docs/method.md` in a trained transformer. Task A (`carry`) answers `27 + 45 =` with ` 72`, the ordinary sum;
 task B (`no-carry`) answers the very same prompt with ` 62`, each column added for itself modulo 10. Both read the same
 digits, so nearly all of the computation is shared; the carry is the conflicting feature: A wants it, B wants none of
 it. A model trained on both at once (`data/demo_model`, half and half) settles in between, and a head that holds the
@@ -8,7 +8,10 @@ compromise can be removed to the gain of one task and, more dearly, the loss of 
 
 1. Operands are 10 to 99. 40 % of the unordered pairs, chosen by a hash, are evaluation pairs: the demo model saw
    neither `27 + 45` nor `45 + 27` in training, marked or not, so accuracy is generalisation.
-2. Rows are the evaluation pairs whose two answers differ, that is, where some column carries.
+2. Rows are the evaluation pairs whose two answers differ, that is, where some column carries. A model answers `27 + 45`
+   and `45 + 27` much alike, so each unordered pair is one row: two would count one finding twice, and could stand on
+   both sides of a search. Another bit of the pair's hash chooses the order that is asked, either as often as the other
+   (616 of the 1,258 pairs of different operands put the larger one first), and the same for every seed and both tasks.
 3. Answers are written as people write them, most significant digit first. Ordinary sums have two or three digits;
    sums without carry always show both columns, so that 57 + 50 is ` 07`: a column's zero is a result, not padding.
 
@@ -16,6 +19,7 @@ Not covered: marked prompts (`c: 27 + 45 =`) as a task; they exist to train the 
 """
 
 import hashlib
+import itertools
 import random
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -41,8 +45,18 @@ def carryless_sum(a: int, b: int) -> int:
 
 def is_evaluation_pair(a: int, b: int) -> bool:
     """Tell whether the pair, in either order, is kept out of training for evaluation."""
-    digest = hashlib.sha256(f"{min(a, b)}+{max(a, b)}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") % 100 < EVALUATION_PERCENT
+    return int.from_bytes(_digest(a, b)[:8], "big") % 100 < EVALUATION_PERCENT
+
+
+def asked_order(a: int, b: int) -> tuple[int, int]:
+    """Return the pair in the one order that is asked, whichever order is given."""
+    low, high = min(a, b), max(a, b)
+    return (high, low) if _digest(a, b)[8] % 2 else (low, high)  # the first eight bytes chose the evaluation pairs
+
+
+def _digest(a: int, b: int) -> bytes:
+    """Return the hash of an unordered pair."""
+    return hashlib.sha256(f"{min(a, b)}+{max(a, b)}".encode()).digest()
 
 
 def prompt(a: int, b: int) -> str:
@@ -56,7 +70,7 @@ def completion(a: int, b: int, reading: Reading) -> str:
 
 
 def rows(reading: Reading, n: int, seed: int) -> list[dict[str, str]]:
-    """Draw rows without replacement.
+    """Draw rows without replacement, each unordered pair at most once.
 
     One seed orders the pairs in the same way for both readings, and fewer rows are a beginning of more.
 
@@ -87,11 +101,10 @@ def n_available(reading: Reading) -> int:
 
 
 def _informative_pairs() -> Iterator[tuple[int, int]]:
-    """Yield the evaluation pairs whose two readings differ, in order."""
-    for a in OPERANDS:
-        for b in OPERANDS:
-            if is_evaluation_pair(a, b) and ordinary_sum(a, b) != carryless_sum(a, b):
-                yield a, b
+    """Yield each unordered evaluation pair whose two readings differ, in the order that is asked."""
+    for a, b in itertools.combinations_with_replacement(OPERANDS, 2):
+        if is_evaluation_pair(a, b) and ordinary_sum(a, b) != carryless_sum(a, b):
+            yield asked_order(a, b)
 
 
 class Carry(Task):
@@ -99,8 +112,9 @@ class Carry(Task):
 
     name = "carry"
     title = "Carry"
+    version = 2  # 1 asked both orders of a pair, as two rows
     scoring = Scoring.GREEDY
-    paper_sizes = Sizes(1000, 1000)  # of the demo; the paper has no such task
+    paper_sizes = Sizes(600, 600)  # of the demo, from 1,283 pairs; the paper has no such task
     reading: ClassVar[Reading] = "carry"
 
     def examples(self, rows: list[Row]) -> list[Example]:

@@ -104,7 +104,7 @@ def test_a_search_is_launched_from_the_form_and_found_again(visit: Visit, worksh
 def test_the_form_refuses_in_one_line_and_estimates(visit: Visit, workshop: Workshop, demo: str):
     page = visit.open("/")
     page.get_by_role("button", name="New search").click()
-    expect(page.locator(".card.form")).to_contain_text("at most 192,000 evaluations")
+    expect(page.locator(".card.form")).to_contain_text("at most 115,200 evaluations")
     page.get_by_label(re.compile("^k")).fill("12")
     page.get_by_role("button", name="Start the search").click()
     expect(page.locator(".form .notice.bad")).to_contain_text("K = 12 is larger than p = 10")
@@ -210,7 +210,7 @@ def test_forged_addresses_and_events_give_a_message(visit: Visit, demo: str):
 
 
 def test_a_running_search_survives_a_reload_stops_and_goes_on(visit: Visit, workshop: Workshop, demo: str):
-    search = launch(visit, 1000, 300, p=10, k=3, full=True)
+    search = launch(visit, 900, 300, p=10, k=3, full=True)
     page = visit.page
     until(lambda: workshop.store.search(search).done > 2000, "the search to advance")
     page.reload()

@@ -7,7 +7,7 @@ from cel_core.errors import ConfigError
 from pages import new_search
 from pages.new_search import Form
 
-FILLED = Form("demo", "carry", "default", [], 1000, 1000, 10, 3, 0, "auto", "auto", False, False, False)
+FILLED = Form("demo", "carry", "default", [], 600, 600, 10, 3, 0, "auto", "auto", False, False, False)
 
 
 def test_the_form_as_it_opens_is_the_demo_search():
@@ -16,7 +16,7 @@ def test_the_form_as_it_opens_is_the_demo_search():
 
 def test_answers_become_the_plan(tmp_path):
     answers = FILLED._replace(
-        model=" org/model ", task="arithmetic", data=str(tmp_path), kinds=["2da"], n_discovery=60.0, p=4, k=2
+        model=" org/model ", task="arithmetic", data=str(tmp_path), kinds=["2da"], n_discovery=60.0, n_held_out=1000, p=4, k=2
     )
     config = new_search.config_of(answers)
     assert config == SearchConfig("org/model", "arithmetic", str(tmp_path), ("2da",), n_discovery=60, n_held_out=None, p=4, k=2)
