@@ -1,4 +1,4 @@
-"""The command line: search, sweep, evaluate, show, and the toy model.
+"""The command line: search, sweep, evaluate, show, export, import, bench, and the toy model.
 
 Progress goes to standard error, results to standard output; ``--json`` prints one object. The exit status is 0 when done, 2
 with a one-line reason and remedy when the user can mend what is wrong, 130 when interrupted.
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from cel_core import experiment, printing
+from cel_core import bench, bundle, experiment, printing
 from cel_core import search as algorithm
 from cel_core.config import SearchConfig
 from cel_core.errors import CelError, ConfigError
@@ -27,6 +27,8 @@ from cel_core.tasks import TASKS, Example, Scoring, Task, find_task
 from cel_core.tasks.rows import read_examples
 from cel_core.toy import command as toy_command
 
+SHORTLIST = 50
+
 EXAMPLES = """examples:
   python -m cel_core search --model demo --task carry
   python -m cel_core search --model Qwen/Qwen2.5-3B-Instruct --task arithmetic --discovery 2000 --held-out 1000
@@ -34,6 +36,9 @@ EXAMPLES = """examples:
   python -m cel_core sweep --model ./smollm2 --task boolq --data ./rows --limit 100 --json
   python -m cel_core evaluate --model demo --task carry --heads L1H3,L2H6 --outcomes outcomes.jsonl
   python -m cel_core show 7f3a2c
+  python -m cel_core export 7f3a2c --out search.zip
+  python -m cel_core import search.zip
+  python -m cel_core bench --model demo --task carry --rows 200
   python -m cel_core toy --alpha 0.1 --eta 0.05 --seeds 4000
 """
 
@@ -73,6 +78,13 @@ def _parser() -> argparse.ArgumentParser:
     search.add_argument("--p", type=int, default=10, help="heads in the pool (default: 10)")
     search.add_argument("--k", type=int, default=3, help="heads in a subset, at most (default: 3)")
     search.add_argument("--full-sweep", action="store_true", help="evaluate every head on every discovery example")
+    search.add_argument(
+        "--screen",
+        choices=("exact", "attribution"),
+        default="exact",
+        help="attribution: stage 1 is approximate, it evaluates only the heads that one gradient an example promises most of",
+    )
+    search.add_argument("--shortlist", type=int, metavar="M", help=f"heads that attribution picks (default: {SHORTLIST})")
     search.add_argument("--resume", metavar="RUN", help="go on with a stopped, interrupted or failed search")
     _store_options(search)
 
@@ -98,6 +110,23 @@ def _parser() -> argparse.ArgumentParser:
     show.set_defaults(run=_show)
     show.add_argument("search", nargs="?", metavar="RUN", help="a search's id, or the beginning of it")
     _store_options(show)
+
+    export = commands.add_parser("export", help="write a search to one file, which another store can import")
+    export.set_defaults(run=_export)
+    export.add_argument("search", metavar="RUN", help="a search's id, or the beginning of it")
+    export.add_argument("--out", metavar="FILE", help="where to (default: cel-search-RUN.zip in this folder)")
+    _store_options(export)
+
+    take_in = commands.add_parser("import", help="take in a search that another store exported")
+    take_in.set_defaults(run=_import)
+    take_in.add_argument("file", metavar="FILE", help="what export wrote")
+    _store_options(take_in)
+
+    measured = commands.add_parser("bench", help="measure the engine beside the plain way, on the same rows, in turn")
+    measured.set_defaults(run=_bench)
+    _model_options(measured)
+    measured.add_argument("--rows", type=int, default=24, metavar="N", help="examples to search on (default: 24)")
+    measured.add_argument("--json", action="store_true", help="print one JSON object")
 
     toy = commands.add_parser("toy", help="train many toy models: the theory's predictions beside what is measured")
     toy_command.add_options(toy)
@@ -125,6 +154,14 @@ def _kinds(chosen: argparse.Namespace) -> tuple[str, ...]:
     return tuple(kind.strip() for kind in (chosen.kinds or "").split(",") if kind.strip())
 
 
+def _shortlist(chosen: argparse.Namespace) -> int | None:
+    if chosen.screen == "attribution":
+        return SHORTLIST if chosen.shortlist is None else chosen.shortlist
+    if chosen.shortlist is not None:
+        raise ConfigError(f"--shortlist {chosen.shortlist} goes with --screen attribution: give both, or neither")
+    return None
+
+
 def _required(chosen: argparse.Namespace) -> Task:
     for option in ("model", "task"):
         if getattr(chosen, option) is None:
@@ -135,14 +172,18 @@ def _required(chosen: argparse.Namespace) -> Task:
 def _search(chosen: argparse.Namespace) -> None:
     store = Store(chosen.store)
     if chosen.resume is not None:
+        search = store.search(chosen.resume).id
+        if chosen.allow_code_execution:
+            store.allow_code_execution(search)
         with _Bar() as bar:
-            record = experiment.resume(store.search(chosen.resume).id, store, bar.report)
+            record = experiment.resume(search, store, bar.report)
     else:
         _required(chosen)
         names = ("model", "task", "data", "p", "k", "seed", "device", "dtype", "chat_template", "full_sweep")
         config = SearchConfig(
             **{name: getattr(chosen, name) for name in names},
             kinds=_kinds(chosen),
+            shortlist=_shortlist(chosen),
             n_discovery=chosen.discovery,
             n_held_out=chosen.held_out,
             allow_code_execution=chosen.allow_code_execution,
@@ -191,7 +232,7 @@ def _sweep(chosen: argparse.Namespace) -> None:
         return correct
 
     with _Bar("sweep", (len(heads) + 1) * len(examples)) as bar:
-        tallies = algorithm.screen(heads, len(heads), len(examples), outcomes)
+        tallies = algorithm.screen(heads, len(heads), range(len(examples)), outcomes)
     best = tallies[0]
     found = {
         "model": chosen.model,
@@ -281,6 +322,37 @@ def _show(chosen: argparse.Namespace) -> None:
         _print_json({"searches": [record.as_json() for record in store.searches()]})
     else:
         print(printing.search_list(store.searches()))
+
+
+def _export(chosen: argparse.Namespace) -> None:
+    found = Store(chosen.store).bundle(chosen.search)
+    path = typed_path(chosen.out or bundle.file_name(found.record.id))
+    bundle.save(found, path)
+    result = {"search_id": found.record.id, "file": str(path), "n_outcomes": found.outcomes.num_rows}
+    _print_json(result) if chosen.json else print(f"search {found.record.id} is in {path}")
+
+
+def _import(chosen: argparse.Namespace) -> None:
+    found = bundle.read(typed_path(chosen.file))
+    kept = Store(chosen.store).keep(found)
+    result = {"search_id": kept.search, "was_there": kept.was_there, "n_new_outcomes": kept.n_new}
+    _print_json(result) if chosen.json else print(kept)
+
+
+def _bench(chosen: argparse.Namespace) -> None:
+    _required(chosen)
+    if chosen.rows < 1:
+        raise ConfigError(f"--rows {chosen.rows}: take at least 1 row")
+    names = ("model", "task", "data", "seed", "device", "dtype")
+    config = SearchConfig(
+        **{name: getattr(chosen, name) for name in names},
+        kinds=_kinds(chosen),
+        n_discovery=chosen.rows,
+        n_held_out=1,
+        allow_code_execution=chosen.task.startswith("mbpp"),  # no program is run
+    )
+    found = bench.run(config, lambda stage: print(stage, file=sys.stderr))
+    _print_json(found) if chosen.json else print(printing.bench_report(found))
 
 
 def _evaluator(chosen: argparse.Namespace) -> tuple[Evaluator, list[Example]]:

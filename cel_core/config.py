@@ -53,6 +53,7 @@ class SearchConfig:
     dtype: str = "auto"
     chat_template: bool = False
     full_sweep: bool = False
+    shortlist: int | None = None  # screen only as many heads, those that attribution promises most of; None for every head
     allow_code_execution: bool = False
 
     def __post_init__(self) -> None:
@@ -63,6 +64,8 @@ class SearchConfig:
             raise ConfigError(f"k = {self.k}: a subset needs at least 1 head; the paper takes 3")
         if self.k > self.p:
             raise ConfigError(f"k = {self.k} is larger than p = {self.p}: a subset cannot have more heads than the pool")
+        if self.shortlist is not None and self.shortlist < self.p:
+            raise ConfigError(f"a shortlist of {self.shortlist} is smaller than p = {self.p}: give {self.p} or more")
         if (count := n_subsets(self.p, self.k)) > MAX_SUBSETS:
             raise ConfigError(
                 f"p = {self.p} and k = {self.k} make {count:,} subsets: choose smaller ones ({MAX_SUBSETS:,} at most)"

@@ -58,7 +58,7 @@ def n_parameters(config: Any) -> int:
 
 def _n_evaluations(config: SearchConfig, n_heads: int, n_discovery: int, n_held_out: int) -> int:
     joint = algorithm.n_subsets(config.p, config.k) - config.p
-    return (1 + n_heads + joint) * n_discovery + 2 * n_held_out
+    return (1 + min(n_heads, config.shortlist or n_heads) + joint) * n_discovery + 2 * n_held_out
 
 
 def _seconds_per_evaluation(config: SearchConfig, records: list[SearchRecord]) -> float | None:

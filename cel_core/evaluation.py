@@ -5,15 +5,16 @@ outcomes, on other machines say, can stand in its place.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from cel_core import generation
+from cel_core.attribution import attribute
 from cel_core.config import Protocol
-from cel_core.engine import Block, PackedEngine, PlainEngine, build_engine
+from cel_core.engine import Block, PackedEngine, PlainEngine, Work, build_engine
 from cel_core.errors import ConfigError
-from cel_core.heads import HeadSet
+from cel_core.heads import Head, HeadSet, all_heads
 from cel_core.models import Model
 from cel_core.outcomes import Outcomes
 from cel_core.prompts import Request, chat_prompt, encode, encode_request, template_hash
@@ -35,6 +36,16 @@ def require_code_execution(task: Task, allowed: bool) -> None:
             f"task '{task.name}' runs code that the model writes: allow it with --allow-code-execution, on a machine where "
             "that is acceptable"
         )
+
+
+def require_margins(task: Task) -> None:
+    """Refuse attribution for a task whose outcomes have no margin.
+
+    Raises:
+        ConfigError: the task is one of written programs.
+    """
+    if task.scoring == Scoring.PROGRAM:
+        raise ConfigError(f"task '{task.name}' has no margin to attribute: screen it with --screen exact")
 
 
 def template_note(task: Task, chat_template: bool) -> str:
@@ -91,6 +102,33 @@ class Evaluator:
         for block in self.engine.score(head_sets, requests, greedy=self.task.scoring == Scoring.GREEDY):
             yield self._judged(block, head_sets, [examples[index] for index in block.examples])
 
+    def promising(self, examples: Sequence[Example], attributed: Callable[[int], None] = lambda _: None) -> list[Head]:
+        """All heads, those first whose removal alone gains most by estimate (`cel_core.attribution`).
+
+        The estimate of a gain is the share of examples whose margin would rise above 0, less the share that would fall below;
+        the mean change of the margin decides between equals.
+
+        Args:
+            examples: the examples to estimate on.
+            attributed: told how many examples are done.
+
+        Raises:
+            ConfigError: the task has no margin, or packed sequences are not exact for the model.
+        """
+        require_margins(self.task)
+        if not isinstance(self.engine, PackedEngine):
+            raise ConfigError(f"model '{self.model.spec}' runs without the packing that attribution needs: use --screen exact")
+        flips = change = np.zeros(self.model.geometry[:2])
+        for number, example in enumerate(examples, start=1):
+            found = attribute(self.model, self.requests(example), self._lengths(example), example.gold)
+            flips = flips + ((found.margin_nats + found.change_nats > 0).astype(int) - int(found.margin_nats > 0))
+            change = change + found.change_nats
+            self.engine.work = Work(self.engine.work.token_layers + found.token_layers, self.engine.work.logits)
+            attributed(number)
+        heads = all_heads(*self.model.geometry[:2])
+        order = np.lexsort((-change.ravel(), -flips.ravel()))
+        return [heads[number] for number in order]
+
     def requests(self, example: Example) -> list[Request]:
         """The tokens to read and to score, one request a continuation; made once per example."""
         if example.key not in self._requests:
@@ -117,9 +155,7 @@ class Evaluator:
             correct = matched == np.array([len(self.requests(example)[0].continuation) for example in examples])
             answers = self._written(matched, block.scores.written.reshape(shape)[..., 0], examples)
         else:
-            merit = logprobs
-            if self.task.scoring == Scoring.CHOICE_PER_CHARACTER:
-                merit = logprobs / np.array([[max(1, len(c) - 1) for c in e.continuations] for e in examples])
+            merit = logprobs / np.array([self._lengths(example) for example in examples])
             gold = np.array([example.gold for example in examples])
             chosen = merit.argmax(axis=-1)
             correct = chosen == gold
@@ -135,6 +171,11 @@ class Evaluator:
             logprobs_nats=logprobs,
             detail=np.full(correct.shape, "", dtype=object),
         )
+
+    def _lengths(self, example: Example) -> list[int]:
+        """What each continuation's log-probability is divided by to be its merit: its characters, where scored so."""
+        per_character = self.task.scoring == Scoring.CHOICE_PER_CHARACTER
+        return [max(1, len(continuation) - 1) if per_character else 1 for continuation in example.continuations]
 
     def _written(self, matched: np.ndarray, written: np.ndarray, examples: list[Example]) -> np.ndarray:
         """What the model would have written, as far as scoring saw it: the gold tokens it agrees with, then its own."""

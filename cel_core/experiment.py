@@ -20,7 +20,7 @@ from cel_core import search as algorithm
 from cel_core.ablation import verify_heads
 from cel_core.config import SearchConfig
 from cel_core.errors import CelError, ConfigError
-from cel_core.evaluation import Evaluator, require_code_execution, template_note
+from cel_core.evaluation import Evaluator, require_code_execution, require_margins, template_note
 from cel_core.heads import INTACT, HeadSet, all_heads
 from cel_core.models import Model, geometry_of, load_model, read_config
 from cel_core.outcomes import Outcomes, as_table
@@ -92,6 +92,8 @@ def draw(config: SearchConfig) -> Split:
     """The two sides of a search, and everything about it that can be checked before the weights are read."""
     task = find_task(config.task)
     require_code_execution(task, config.allow_code_execution)
+    if config.shortlist is not None:
+        require_margins(task)
     n_heads = geometry_of(read_config(config.model)[0]).n_total_heads
     if config.p > n_heads:
         raise ConfigError(f"p = {config.p}: the model has only {n_heads} heads; give --p {n_heads} or less")
@@ -133,13 +135,17 @@ def _search(record: SearchRecord, store: Store, report: Report, load: Load, spli
 
     discovery = _StoredOutcomes(record.id, Part.DISCOVERY, evaluator, store, report, clock)
     n_discovery = len(discovery.examples)
+    if config.shortlist is not None:
+        discovery.begin("attribution", n_discovery)
+        heads = evaluator.promising(discovery.examples, discovery.count)[: config.shortlist]
     discovery.begin("stage 1 of 2", (len(heads) + 1) * n_discovery)
-    singles = algorithm.screen(heads, config.p, n_discovery, discovery, config.full_sweep, discovery.skip)
+    examples = discovery.least_sure_first()
+    singles = algorithm.screen(heads, config.p, examples, discovery, config.full_sweep, discovery.skip)
     discovery.flush()
     store.save_ranking(record.id, 1, singles)
     joint = algorithm.n_subsets(config.p, config.k) - config.p
     discovery.begin("stage 2 of 2", (1 + joint) * n_discovery)
-    subsets = algorithm.join(singles, config.p, config.k, n_discovery, discovery, config.full_sweep, discovery.skip)
+    subsets = algorithm.join(singles, config.p, config.k, examples, discovery, config.full_sweep, discovery.skip)
     discovery.flush()
     store.save_ranking(record.id, 2, subsets)
 
@@ -149,7 +155,7 @@ def _search(record: SearchRecord, store: Store, report: Report, load: Load, spli
     held_out.begin("held-out", 2 * len(held_out.examples))
     held_out([INTACT, frozen.head_set], range(len(held_out.examples)))
     held_out.flush()
-    n_sets = 1 + len(heads) + joint
+    n_sets = 1 + model.geometry.n_total_heads + joint
     n_tokens = [sum(map(evaluator.n_tokens, side.examples)) for side in (discovery, held_out)]
     plain = model.geometry.n_layers * (n_sets * n_tokens[0] + 2 * n_tokens[1])
     store.save_held_out(record.id, plain or None)
@@ -211,6 +217,18 @@ class _StoredOutcomes:
                 self.flush()  # also when the user stops the search here
         self.report(Progress(self.search, self._stage, self._done, self._total))
         return np.stack([self._row(head_set)[list(examples)] for head_set in head_sets]) == 1
+
+    def least_sure_first(self) -> list[int]:
+        """The examples by the size of the intact model's margin: those whose answers are likeliest to change first."""
+        self([INTACT], range(len(self.examples)))
+        self._done = 0  # Algorithm 1 asks for the intact model too: it is counted then
+        margins = self.store.paired(self.search, self.part, INTACT)["intact_margin_nats"].abs()
+        return np.argsort(margins.to_numpy(), kind="stable").tolist()  # programs have none (NaN) and keep their order
+
+    def count(self, done: int) -> None:
+        """Note how far a stage is that makes no outcomes."""
+        self._done = done
+        self.report(Progress(self.search, self._stage, done, self._total))
 
     def skip(self, n_evaluations: int) -> None:
         """Evaluations of this stage turned out not to be needed."""

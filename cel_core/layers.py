@@ -69,12 +69,7 @@ class Trace:
 
         handles = [block.register_forward_pre_hook(keep, with_kwargs=True) for block in model.blocks]
         try:
-            model.causal_lm.base_model(
-                input_ids=torch.from_numpy(pack.tokens)[None].to(model.device),
-                attention_mask=_masks(model, pack),
-                position_ids=torch.from_numpy(pack.positions)[None].to(model.device),
-                use_cache=False,
-            )
+            last_hidden(model, pack)
         except _Stop:
             pass
         finally:
@@ -117,9 +112,7 @@ class Trace:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Next-token logits of the last layer's output, in float32."""
-        logits = self.model.head(self.model.norm(hidden)).float()
-        softcap = getattr(self.model.causal_lm.config.get_text_config(), "final_logit_softcapping", None)
-        return logits if softcap is None else softcap * torch.tanh(logits / softcap)
+        return next_logits(self.model, self.model.norm(hidden))
 
     def _last_layer(self, hidden: Tensor) -> Tensor:
         """The last layer's output at the read tokens, ``(batch, n_reads, d_model)``."""
@@ -136,6 +129,23 @@ class Trace:
         n_tokens = hidden.shape[1]
         selected = {key: _at(value, read_at, n_tokens) for key, value in arguments.items()}
         return _output(block(hidden[:, read_at], **selected | {name: cache}))
+
+
+def last_hidden(model: Model, pack: Pack) -> Tensor:
+    """Run a model over a pack: the last layer's output after the final normalisation, ``(1, n_tokens, d_model)``."""
+    return model.causal_lm.base_model(
+        input_ids=torch.from_numpy(pack.tokens)[None].to(model.device),
+        attention_mask=_masks(model, pack),
+        position_ids=torch.from_numpy(pack.positions)[None].to(model.device),
+        use_cache=False,
+    ).last_hidden_state
+
+
+def next_logits(model: Model, normed: Tensor) -> Tensor:
+    """Next-token logits, in float32, of hidden states after the final normalisation."""
+    logits = model.head(normed).float()
+    softcap = getattr(model.causal_lm.config.get_text_config(), "final_logit_softcapping", None)
+    return logits if softcap is None else softcap * torch.tanh(logits / softcap)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

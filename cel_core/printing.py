@@ -94,6 +94,38 @@ def sweep_report(found: dict[str, Any]) -> str:
     return f"{head}\n{table(['head', 'gain, points', 'fixes', 'harms'], rows)}"
 
 
+def bench_report(found: dict[str, Any]) -> str:
+    """What the engine saves, case by case."""
+    rows = [
+        [
+            one["case"],
+            str(one["n_examples"]),
+            "-" if one["intact_accuracy"] is None else percent(one["intact_accuracy"]),
+            f"{one['n_evaluations']:,} of {one['plain_evaluations']:,}",
+            "-" if one["token_layer_ratio"] is None else f"{one['token_layer_ratio']:.2f}",
+            f"{one['wall_ratio']:.2f}",
+            f"{one['n_differing']} of {one['n_compared']:,}",
+            f"{one['n_near_differing']} of {one['n_near']:,}",
+        ]
+        for one in found["comparisons"]
+    ]
+    head = ["case", "rows", "intact, %", "evaluations", "token-layers", "wall", "differ", "of near ties"]
+    lines = [
+        f"{found['model']} on {TASKS[found['task']].title}, {found['dtype']} on {found['device']}; plain way / engine",
+        table(head, rows),
+    ]
+    if "attribution" in found:
+        recall = ", ".join(f"{percent(part)} % in the best {m}" for m, part in found["attribution"]["recall"].items())
+        lines.append(
+            f"  attribution, {found['attribution']['attribution_s']:.1f} s: of the pool {recall or 'all heads are in it'}"
+        )
+    for row in found.get("memory", []):
+        lines.append(
+            f"  {row['bytes'] / 2**20:,.0f} MiB: {row['way']}, {row['n_sets']} head sets, {row['n_examples']} examples"
+        )
+    return "\n".join(lines)
+
+
 def percent(fraction: float) -> str:
     """A fraction in percent, two decimals."""
     return "-" if fraction != fraction else f"{100 * fraction:.2f}"

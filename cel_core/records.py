@@ -127,6 +127,8 @@ class SearchRecord:
             "discovery_gain": self.discovery_gain,
             "subsets_evaluated": n_subsets(self.config.p, self.config.k) if self.frozen_set else None,
             "beneficial": self.beneficial if self.frozen_set else None,
+            "approximate_screen": self.config.shortlist is not None,
+            "shortlist": self.config.shortlist,
             "p": self.config.p,
             "k": self.config.k,
             "seed": self.config.seed,

@@ -8,12 +8,14 @@ The order, in both stages: higher gain, then fewer harms, then higher accuracy, 
 outcomes through a callable. It knows no model, no tensor and no file.
 
 Both stages ask which sets are the best `count` of many (`best`), and most sets need not be run on every example to know that
-they are not among them. Fixes come only from examples the intact model gets wrong. So those are evaluated first; a set's gain
-is at most its fixes so far, plus the wrong examples still to come, less its harms so far; and once `count` sets are known in
-full, whatever cannot pass the last of them is dropped. The best sets, their order and all ties stay exactly those of the full
-sweep; a dropped set keeps its bounds.
+they are not among them. Fixes come only from examples the intact model gets wrong. So those are evaluated first: then a set's
+fixes are known, and its gain is at most these less its harms so far. Now the sets that can still get furthest are taken
+further, a few at a time; once `count` sets are known in full, whatever cannot pass the last of them is dropped. The best sets,
+their order and all ties stay exactly those of the full sweep; a dropped set keeps its bounds. The order of the examples
+changes only what is evaluated, never what is found: those on which harms show first save most.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from math import comb
@@ -29,6 +31,7 @@ Outcomes = Callable[[Sequence[HeadSet], Sequence[int]], np.ndarray]
 Skipped = Callable[[int], None]
 
 CHUNK = 32  # examples evaluated between two looks at the bounds
+BREADTH = 8  # sets taken further between two looks at the bounds, once their fixes are known
 
 
 class Tally(NamedTuple):
@@ -62,27 +65,32 @@ class Tally(NamedTuple):
 
 
 def screen(
-    heads: Sequence[Head], p: int, n_examples: int, outcomes: Outcomes, full: bool = True, skipped: Skipped = lambda _: None
+    heads: Sequence[Head],
+    p: int,
+    examples: Sequence[int],
+    outcomes: Outcomes,
+    full: bool = True,
+    skipped: Skipped = lambda _: None,
 ) -> list[Tally]:
     """Stage 1: every head alone, best first; the first `p` are the pool, in order and in full.
 
     Args:
         heads: the heads to screen.
         p: size of the pool.
-        n_examples: discovery examples, numbered from 0.
+        examples: the discovery examples' numbers; best those first whose answers are likeliest to change.
         outcomes: answers for head sets and examples.
         full: evaluate every head on every example, also those that cannot reach the pool any more.
         skipped: told of evaluations left out.
     """
     singles = [HeadSet((head,)) for head in heads]
-    return best(singles, len(singles) if full else p, n_examples, outcomes, skipped=skipped)
+    return best(singles, len(singles) if full else p, examples, outcomes, skipped=skipped)
 
 
 def join(
     singles: Sequence[Tally],
     p: int,
     k: int,
-    n_examples: int,
+    examples: Sequence[int],
     outcomes: Outcomes,
     full: bool = True,
     skipped: Skipped = lambda _: None,
@@ -93,19 +101,23 @@ def join(
         singles: the ranking of stage 1.
         p: size of the pool.
         k: heads in a subset, at most.
-        n_examples: discovery examples, numbered from 0.
+        examples: the discovery examples' numbers; best those first whose answers are likeliest to change.
         outcomes: answers for head sets and examples.
         full: evaluate every subset on every example, also those that cannot be the best any more.
         skipped: told of evaluations left out.
     """
-    pool = pool_of(singles, p)
-    joint = [HeadSet.of(heads) for size in range(2, k + 1) for heads in combinations(pool, size)]
-    return best(joint, len(joint) + p if full else 1, n_examples, outcomes, singles[:p], skipped)
+    joint = joint_subsets(singles, p, k)
+    return best(joint, len(joint) + p if full else 1, examples, outcomes, singles[:p], skipped)
 
 
 def pool_of(singles: Sequence[Tally], p: int) -> list[Head]:
     """The heads of the `p` best single-head sets, in rank order."""
     return [head for found in singles[:p] for head in found.head_set]
+
+
+def joint_subsets(singles: Sequence[Tally], p: int, k: int) -> list[HeadSet]:
+    """The subsets of the pool of 2 to `k` heads."""
+    return [HeadSet.of(heads) for size in range(2, k + 1) for heads in combinations(pool_of(singles, p), size)]
 
 
 def n_subsets(p: int, k: int) -> int:
@@ -116,7 +128,7 @@ def n_subsets(p: int, k: int) -> int:
 def best(
     head_sets: Sequence[HeadSet],
     count: int,
-    n_examples: int,
+    examples: Sequence[int],
     outcomes: Outcomes,
     known: Sequence[Tally] = (),
     skipped: Skipped = lambda _: None,
@@ -126,20 +138,19 @@ def best(
     Args:
         head_sets: the sets to evaluate.
         count: how many of the ranking must be exact.
-        n_examples: discovery examples, numbered from 0.
+        examples: the discovery examples' numbers; best those first whose answers are likeliest to change.
         outcomes: answers for head sets and examples.
         known: sets already evaluated in full, which take part in the ranking.
         skipped: told of evaluations left out.
     """
-    intact = outcomes([INTACT], range(n_examples))[0]
-    race = _Race(intact, head_sets, count, outcomes, list(known), skipped)
-    if len(race.done) < count < len(head_sets):
-        race.run(race.active, 1)
-        race.run(race.first(count), race.n_chunks)  # the most promising, to the end: now there is a bar to pass
-    for n_chunks in range(1, race.n_wrong_chunks + 1):
-        race.run(race.active, n_chunks)
+    answered = outcomes([INTACT], examples)[0]
+    wrong, right = ([e for e, was in zip(examples, answered, strict=True) if was == side] for side in (False, True))
+    race = _Race(wrong, right, head_sets, count, outcomes, list(known), skipped)
+    for _ in range(race.n_wrong_chunks):
+        race.step(race.active)
     while race.active:
-        race.run(race.first(max(count, CHUNK)), race.n_chunks)
+        missing = count - len(race.done)  # of the best; while some are missing, no more than these are taken on
+        race.step(race.first(min(BREADTH, missing) if missing > 0 else BREADTH) if race.selective else race.active)
     return sorted([*race.done, *race.dropped], key=lambda found: found.order)
 
 
@@ -148,19 +159,20 @@ class _Race:
 
     def __init__(
         self,
-        intact: np.ndarray,
+        wrong: list[int],
+        right: list[int],
         head_sets: Sequence[HeadSet],
         count: int,
         outcomes: Outcomes,
         done: list[Tally],
         skipped: Skipped,
     ) -> None:
-        wrong, right = np.flatnonzero(~intact).tolist(), np.flatnonzero(intact).tolist()
-        size = CHUNK if count < len(head_sets) + len(done) else len(intact)  # where nothing can be dropped, no need to look
+        self.n_wrong, self.n_right, self.n = len(wrong), len(right), len(wrong) + len(right)
+        self.selective = count < len(head_sets) + len(done)  # where nothing can be dropped, there is no need to look
+        size = CHUNK if self.selective else max(1, self.n)
         self.chunks = [part[i : i + size] for part in (wrong, right) for i in range(0, len(part), size)]
         self.n_chunks = len(self.chunks)
         self.n_wrong_chunks = -(-len(wrong) // size)
-        self.n_wrong, self.n_right, self.n = len(wrong), len(right), len(intact)
         self.count, self.outcomes, self.skipped = count, outcomes, skipped
         self.done, self.dropped = done, list[Tally]()
         self.right_answers = {head_set: list[int]() for head_set in head_sets}  # right answers in each chunk behind it
@@ -183,16 +195,15 @@ class _Race:
         harms = sum(sizes[split:]) - sum(seen[split:])
         return Tally(head_set, fixes, harms, self.n_right - harms + fixes, self.n, exact=len(seen) == self.n_chunks)
 
-    def run(self, head_sets: Sequence[HeadSet], n_chunks: int) -> None:
-        """Take sets through the first `n_chunks` chunks, dropping those that fall behind on the way."""
-        going = [head_set for head_set in head_sets if len(self.right_answers[head_set]) < n_chunks]
-        while going:
-            at = min(len(self.right_answers[head_set]) for head_set in going)
-            now = [head_set for head_set in going if len(self.right_answers[head_set]) == at]
+    def step(self, head_sets: Sequence[HeadSet]) -> None:
+        """Take active sets through one more chunk, then see which are through and which are dropped."""
+        together: dict[int, list[HeadSet]] = defaultdict(list)
+        for head_set in head_sets:
+            together[len(self.right_answers[head_set])].append(head_set)
+        for at, now in together.items():
             for head_set, right in zip(now, self.outcomes(now, self.chunks[at]).sum(axis=1), strict=True):
                 self.right_answers[head_set].append(int(right))
-            self._settle()
-            going = [one for one in going if one in self.right_answers and len(self.right_answers[one]) < n_chunks]
+        self._settle()
 
     def _settle(self) -> None:
         """Move on the sets that are through, then drop those that cannot pass the last of the best `count`."""

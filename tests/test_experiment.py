@@ -73,8 +73,8 @@ def test_a_search_is_algorithm_1_over_outcomes_made_one_by_one(store, model):
     def by_hand(head_sets, numbers):
         return np.array([[answered_right(evaluator, head_set, examples[i]) for i in numbers] for head_set in head_sets])
 
-    singles = screen(all_heads(3, 4), 4, len(examples), by_hand)
-    subsets = join(singles, 4, 2, len(examples), by_hand)
+    singles = screen(all_heads(3, 4), 4, range(len(examples)), by_hand)
+    subsets = join(singles, 4, 2, range(len(examples)), by_hand)
     assert store.ranking(record.id, 1) == singles
     assert store.ranking(record.id, 2) == subsets
     assert record.frozen_set == subsets[0].head_set
@@ -251,3 +251,25 @@ def test_a_chat_template_around_mbpp_is_noted():
     assert "mbpp-instruct is the variant made for chat models" in experiment.draw(config).notes[-1]
     plain = SearchConfig("tiny", "mbpp-instruct", "samples", chat_template=True, p=4, allow_code_execution=True)
     assert not any("chat" in note for note in experiment.draw(plain).notes)
+
+
+def test_an_approximate_screen_evaluates_the_shortlist_alone_and_says_so(store, model, counted):
+    config = SearchConfig(**{**vars(CONFIG), "shortlist": 5})
+    seen: list[str] = []
+    record = experiment.start(config, store, lambda progress: seen.append(progress.stage), lambda _: model)
+    assert len(store.ranking(record.id, 1)) == 5
+    assert len({heads for heads, _ in counted if heads.count("L") == 1}) == 5
+    shown = store.search(record.id).as_json()
+    assert (shown["approximate_screen"], shown["shortlist"]) == (True, 5)
+    assert "attribution" in seen
+    assert record.held_out.n == 5
+    exact = start(Store(store.path.with_name("exact.duckdb")), model)
+    assert (exact.as_json()["approximate_screen"], exact.as_json()["shortlist"]) == (False, None)
+
+
+def test_a_shortlist_that_cannot_be_is_refused_before_the_model_is_loaded(store):
+    with pytest.raises(ConfigError, match="a shortlist of 3 is smaller than p = 4: give 4 or more"):
+        SearchConfig(**{**vars(CONFIG), "shortlist": 3})
+    config = SearchConfig("tiny", "mbpp", "samples", p=4, shortlist=5, allow_code_execution=True)
+    with pytest.raises(ConfigError, match="'mbpp' has no margin to attribute"):
+        experiment.draw(config)

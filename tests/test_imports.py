@@ -52,7 +52,8 @@ def test_the_search_knows_no_tensor_no_file_and_no_table():
 def test_tensors_live_in_one_row_of_modules():
     with_torch = {name(path) for path in CORE if "torch" in packages(path)}
     assert with_torch <= {
-        f"cel_core/{one}.py" for one in ("models", "ablation", "layers", "engine", "generation", "estimate", "toy/attention")
+        f"cel_core/{one}.py"
+        for one in ("models", "ablation", "layers", "engine", "generation", "attribution", "estimate", "bench", "toy/attention")
     }
 
 

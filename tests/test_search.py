@@ -1,5 +1,6 @@
 """Algorithm 1 against brute force over random outcome tables, ties included."""
 
+import random
 from itertools import chain, combinations
 
 import numpy as np
@@ -53,8 +54,8 @@ def test_the_search_is_the_brute_force(table: Table, n_layers: int, n_heads: int
     heads = all_heads(n_layers, n_heads)
     p = min(p, len(heads))
     k = min(k, p)
-    found_singles = search.screen(heads, p, table.n_examples, table)
-    found_subsets = search.join(found_singles, p, k, table.n_examples, table)
+    found_singles = search.screen(heads, p, range(table.n_examples), table)
+    found_subsets = search.join(found_singles, p, k, range(table.n_examples), table)
     singles, subsets = brute_force(table, heads, p, k)
     assert [one.head_set for one in found_singles] == singles
     assert [one.head_set for one in found_subsets] == subsets
@@ -63,9 +64,18 @@ def test_the_search_is_the_brute_force(table: Table, n_layers: int, n_heads: int
 
 
 @settings(max_examples=300, deadline=None)
-@given(tables, st.integers(1, 3), st.integers(2, 4), st.integers(1, 6), st.integers(1, 4), st.integers(1, 5))
+@given(
+    tables,
+    st.integers(1, 3),
+    st.integers(2, 4),
+    st.integers(1, 6),
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.randoms(),
+)
 def test_the_bounded_search_finds_the_same_pool_in_the_same_order_and_freezes_the_same_set(
-    table: Table, n_layers: int, n_heads: int, p: int, k: int, chunk: int
+    table: Table, n_layers: int, n_heads: int, p: int, k: int, chunk: int, breadth: int, order: random.Random
 ):
     heads = all_heads(n_layers, n_heads)
     p = min(p, len(heads))
@@ -73,8 +83,10 @@ def test_the_bounded_search_finds_the_same_pool_in_the_same_order_and_freezes_th
     skipped: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "CHUNK", chunk)
-        found_singles = search.screen(heads, p, table.n_examples, table, full=False, skipped=skipped.append)
-        found_subsets = search.join(found_singles, p, k, table.n_examples, table, full=False, skipped=skipped.append)
+        patch.setattr(search, "BREADTH", breadth)
+        examples = order.sample(range(table.n_examples), table.n_examples)
+        found_singles = search.screen(heads, p, examples, table, full=False, skipped=skipped.append)
+        found_subsets = search.join(found_singles, p, k, examples, table, full=False, skipped=skipped.append)
     singles, subsets = brute_force(table, heads, p, k)
     assert [one.head_set for one in found_singles[:p]] == singles[:p]
     assert all(one.exact for one in found_singles[:p])
@@ -98,13 +110,13 @@ def test_the_bounded_search_finds_the_same_pool_in_the_same_order_and_freezes_th
 def test_the_paper_enumerates_175_subsets():
     assert search.n_subsets(10, 3) == 175
     table = Table(1, 5, 2)
-    subsets = search.join(search.screen(all_heads(4, 4), 10, 5, table), 10, 3, 5, table)
+    subsets = search.join(search.screen(all_heads(4, 4), 10, range(5), table), 10, 3, range(5), table)
     assert [sum(len(one.head_set) == size for one in subsets) for size in (1, 2, 3)] == [10, 45, 120]
 
 
 def test_single_heads_are_not_evaluated_again_in_stage_two():
     table = Table(2, 4, 2)
-    search.join(search.screen(all_heads(2, 3), 4, 4, table), 4, 2, 4, table)
+    search.join(search.screen(all_heads(2, 3), 4, range(4), table), 4, 2, range(4), table)
     singles = [case for case in table.asked if len(case[0]) == 1]
     assert len(singles) == len(set(singles)) == 6 * 4
 
@@ -140,8 +152,8 @@ def test_heads_that_fix_nothing_are_not_run_on_what_the_intact_model_gets_right(
             return np.ones(self.n_examples, bool) if head_set.heads[0].index == 0 else np.arange(self.n_examples) >= 40
 
     table = Rare(0, 400, 1)
-    found = search.screen(all_heads(10, 10), 10, 400, table, full=False)
+    found = search.screen(all_heads(10, 10), 10, range(400), table, full=False)
     assert [one.head_set.heads[0].index for one in found[:10]] == [0] * 10
     asked = [case for case in table.asked if case[0] != INTACT]
-    assert len(asked) == 10 * 400 + 90 * 32  # the others are dropped after the first chunk of wrong examples
-    assert {one.fixes for one in found[10:]} == {8}  # those of the second chunk, which nobody looked at
+    assert len(asked) == 10 * 400 + 90 * 40  # the others go no further than the wrong examples
+    assert all(one.fixes == 0 and not one.exact for one in found[10:])

@@ -157,9 +157,9 @@ class MadeUpSearch:
     def finish(self) -> str:
         """Both stages, the freeze and the held-out comparison."""
         story, n = self.story, self.story.n_discovery
-        singles = algorithm.screen(self.heads, story.p, n, self._correct, story.full)
+        singles = algorithm.screen(self.heads, story.p, range(n), self._correct, story.full)
         self.store.save_ranking(self.id, 1, singles)
-        subsets = algorithm.join(singles, story.p, story.k, n, self._correct, story.full)
+        subsets = algorithm.join(singles, story.p, story.k, range(n), self._correct, story.full)
         self.store.save_ranking(self.id, 2, subsets)
         frozen = subsets[0]
         self.store.freeze(self.id, frozen.head_set, frozen.gain)
