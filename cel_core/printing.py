@@ -40,6 +40,7 @@ def search_report(record: SearchRecord, singles: Sequence[Tally], subsets: Seque
         f"search {record.id}  {record.status}  {config.model} on {TASKS[config.task].title}",
         f"  {record.n_discovery:,} discovery and {record.n_held_out:,} held-out examples, p = {config.p}, k = {config.k}, "
         f"seed {config.seed}, {record.duration_s:.1f} s",
+        *([f"  {record.screened}"] if record.screened else []),
         *(f"  note: {note}" for note in record.notes),
     ]
     if record.status is not Status.DONE:

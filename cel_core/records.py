@@ -100,6 +100,14 @@ class SearchRecord:
         return self.model.get("n_layers", 0) * self.model.get("n_heads", 0)
 
     @property
+    def screened(self) -> str:
+        """What stage 1 evaluated, where that is not every head; "" where it is."""
+        if self.config.shortlist is None:
+            return ""
+        n_heads = f" of {self.n_heads:,}" if self.n_heads else ""
+        return f"approximate screen: only the {self.config.shortlist:,} heads{n_heads} that attribution promised most of"
+
+    @property
     def beneficial(self) -> bool:
         """Whether the frozen set gained on the discovery examples; where not, the pool held no beneficial set."""
         return self.discovery_gain is not None and self.discovery_gain > 0

@@ -12,6 +12,7 @@ from pages.markup import Markup, command, figure, head_chips, is_live, join, not
 
 STAGES = {
     "loading": "Loading the model and the rows",
+    "attribution": "Attribution: what each head promises, by one gradient an example",
     "stage 1 of 2": "Stage 1 of 2: every head alone, on the discovery examples",
     "stage 2 of 2": "Stage 2 of 2: subsets of the pool, on the discovery examples",
     "held-out": "Held-out comparison of the frozen set",
@@ -33,7 +34,7 @@ def page_head(record: SearchRecord, actions: object = "") -> Markup:
         plan = f"{formats.count(record.n_discovery)} discovery, {formats.count(record.n_held_out)} held-out examples, {plan}"
     took = f"took {formats.duration(record.duration_s)}" if record.status is Status.DONE else ""
     name = tag("span", "search ", tag("span", record.id, css="mono"))
-    return layout.page_head(title(record), status_chip(record), name, plan, took, actions=actions)
+    return layout.page_head(title(record), status_chip(record), name, plan, record.screened, took, actions=actions)
 
 
 def state(record: SearchRecord, left_s: float | None) -> Markup:
@@ -146,6 +147,7 @@ def command_of(config: SearchConfig) -> str:
     parts += ["--p", str(config.p), "--k", str(config.k), "--seed", str(config.seed)]
     parts += ["--device", config.device] if config.device != "auto" else []
     parts += ["--dtype", config.dtype] if config.dtype != "auto" else []
+    parts += ["--screen", "attribution", "--shortlist", str(config.shortlist)] if config.shortlist is not None else []
     for name in ("chat_template", "full_sweep", "allow_code_execution"):
         parts += ["--" + name.replace("_", "-")] if getattr(config, name) else []
     return " ".join([parts[0], *map(shlex.quote, parts[1:])])

@@ -54,6 +54,7 @@ class Form(NamedTuple):
     p: float | None
     k: float | None
     seed: float | None
+    shortlist: float | None
     device: str
     dtype: str
     chat_template: bool
@@ -97,6 +98,7 @@ def config_of(form: Form) -> SearchConfig:
         p=_whole(form.p, "p"),
         k=_whole(form.k, "k"),
         seed=_whole(form.seed, "seed", least=0),
+        shortlist=_whole(form.shortlist or 0, "shortlist", least=0) or None,
         device=form.device,
         dtype=str(form.dtype),
         chat_template=bool(form.chat_template),
@@ -138,6 +140,7 @@ def build(worker: Worker) -> Built:
             p = _number("p", "Heads in the pool", 10)
             k = _number("k", "Heads in a subset, at most", 3)
             seed = _number("Seed", "Of the draw of examples", 0)
+            shortlist = _number("Shortlist", "0: every head is screened", 0)
             device = gr.Dropdown(list(DEVICES), value="auto", label="Device", info="auto: the fastest", min_width=110)
             dtype = gr.Dropdown(["auto", *DTYPES], value="auto", label="dtype", info="auto: by device", min_width=110)
         with gr.Row(elem_classes="checks"):
@@ -149,7 +152,7 @@ def build(worker: Worker) -> Built:
             message = layout.block(css="grow")
             ask = gr.Button("Estimate", scale=0, min_width=100, elem_classes="small")
             launch = gr.Button("Start the search", variant="primary", scale=0, min_width=150)
-    fields = [model, task, data, kinds, n_discovery, n_held_out, p, k, seed, device, dtype, chat, full, code]
+    fields = [model, task, data, kinds, n_discovery, n_held_out, p, k, seed, shortlist, device, dtype, chat, full, code]
 
     def task_chosen(name: str) -> list[Any]:
         chosen = TASKS.get(str(name))

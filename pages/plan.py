@@ -31,6 +31,7 @@ def show_plan(record: SearchRecord) -> Markup:
         ("Seed", config.seed),
         ("Chat template", "yes" if config.chat_template else "no"),
         ("Full sweep", "yes" if config.full_sweep else "no"),
+        ("Stage 1", record.screened or "exact: every head"),
         *record.environment.items(),
         ("Same again", tag("code", headline.command_of(config), css="command")),
     ]

@@ -7,7 +7,7 @@ from cel_core.errors import ConfigError
 from pages import new_search
 from pages.new_search import Form
 
-FILLED = Form("demo", "carry", "default", [], 600, 600, 10, 3, 0, "auto", "auto", False, False, False)
+FILLED = Form("demo", "carry", "default", [], 600, 600, 10, 3, 0, 0, "auto", "auto", False, False, False)
 
 
 def test_the_form_as_it_opens_is_the_demo_search():
@@ -20,6 +20,11 @@ def test_answers_become_the_plan(tmp_path):
     )
     config = new_search.config_of(answers)
     assert config == SearchConfig("org/model", "arithmetic", str(tmp_path), ("2da",), n_discovery=60, n_held_out=None, p=4, k=2)
+
+
+def test_a_shortlist_makes_the_screen_approximate():
+    assert new_search.config_of(FILLED._replace(shortlist=12)).shortlist == 12
+    assert new_search.config_of(FILLED._replace(shortlist=None)).shortlist is None
 
 
 def test_kinds_and_permissions_of_another_task_are_left_out():
@@ -43,6 +48,8 @@ def test_kinds_and_permissions_of_another_task_are_left_out():
         ({"p": float("inf")}, "is not a whole number"),
         ({"k": "<b>"}, "is not a whole number"),
         ({"seed": -1}, "seed = -1"),
+        ({"shortlist": 2.5}, "shortlist = 2.5 is not a whole number"),
+        ({"shortlist": 9}, "a shortlist of 9 is smaller than p = 10"),
         ({"k": 11}, "k = 11 is larger than p = 10"),
         ({"device": "tpu"}, "device 'tpu' is unknown"),
         ({"dtype": "int8"}, "dtype 'int8' is unknown"),

@@ -1,17 +1,18 @@
 """What the Search and Searches pages ask of the store, and what they say."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cel_core import owner
+from cel_core import owner, printing
 from cel_core.errors import StoreError
 from cel_core.records import Part, Status
 from cel_core.search import pool_of
 from cel_core.store import Store
 from cel_core.worker import Worker
-from pages import downloads, evidence, figures, headline, pace, rankings, search
+from pages import downloads, evidence, figures, headline, pace, plan, rankings, search
 from pages import searches as searches_page
 from tests.pages import made_up
 
@@ -190,3 +191,14 @@ def test_a_search_of_another_program_is_not_stopped_from_here(searches: Searches
 def test_a_queued_search_says_that_it_waits(store: Store):
     waiting = store.create_search(made_up.Story().config, {}, Status.QUEUED)
     assert "as soon as the worker is free" in headline.state(store.search(waiting), None)
+
+
+def test_an_approximate_screen_says_so_wherever_it_is_shown(searches: Searches):
+    store, ids = searches
+    exact = store.search(ids["done"])
+    approximate = dataclasses.replace(exact, config=dataclasses.replace(exact.config, shortlist=20))
+    said = "approximate screen: only the 20 heads of 48 that attribution promised most of"
+    for shown in (headline.page_head(approximate), plan.show_plan(approximate), printing.search_report(approximate, [], [])):
+        assert said in shown
+    assert "approximate" not in headline.page_head(exact) + printing.search_report(exact, [], [])
+    assert "--screen attribution --shortlist 20" in headline.command_of(approximate.config)
