@@ -16,6 +16,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 import gradio as gr  # noqa: E402
 from starlette.routing import BaseRoute  # noqa: E402
 
+from cel_core.bundle import MAX_BYTES  # noqa: E402
 from cel_core.errors import CelError, ConfigError  # noqa: E402
 from cel_core.store import DEFAULT_PATH, Store  # noqa: E402
 from cel_core.worker import Worker  # noqa: E402
@@ -79,6 +80,7 @@ def launch(
         pwa=False,
         quiet=quiet,
         mcp_server=mcp,
+        max_file_size=MAX_BYTES,
         app_kwargs={"routes": routes(store, worker)},
     )
     return address

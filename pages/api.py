@@ -1,19 +1,23 @@
 """The dashboard from code: five endpoints for ``gradio_client``, and with ``--mcp`` for agents; all other events are hidden.
 
-Each one reads the store, or asks the worker as a click would; a `CelError` comes back as the endpoint's one-line error.
+Each one reads the store, or asks the worker as a click would; a `CelError` comes back as the endpoint's one-line error. What
+stands in an endpoint's docstring is what an agent reads of the tool. docs/api.md shows a call of each with its answer.
 """
 
 import functools
+import inspect
+import json
+import math
 import secrets
 import time
 from collections.abc import Callable
-from typing import Any, ParamSpec
+from typing import Any, Literal, get_type_hints
 
 import gradio as gr
 import pandas as pd
 
 from cel_core import statistics
-from cel_core.errors import CelError, ConfigError
+from cel_core.errors import CelError, ConfigError, StoreError
 from cel_core.heads import HeadSet
 from cel_core.records import Part, SearchRecord
 from cel_core.store import Store
@@ -26,7 +30,7 @@ LOOK_S = 0.1
 COLUMNS = ["position", "key", "kind", "context", "intact_correct", "ablated_correct", "intact_answer", "ablated_answer"]
 MARGINS = ["intact_margin_nats", "ablated_margin_nats"]
 
-P = ParamSpec("P")
+Side = Literal["discovery", "held-out"]
 
 
 def build(store: Store, worker: Worker) -> None:
@@ -37,25 +41,56 @@ def build(store: Store, worker: Worker) -> None:
         return [record.as_json() for record in store.searches()]
 
     def search_status(search: str) -> dict[str, Any]:
-        """One search by its id: status, stage, evaluations done and in all, and the held-out comparison."""
+        """One search: its status and stage, evaluations done and in all, and the held-out comparison where there is one.
+
+        Args:
+            search: the search's id, as list_searches gives it, or the beginning of it.
+        """
         record = store.search(search)
         return {"stage": record.stage, "done": record.done, "total": record.total, **record.as_json()}
 
-    def outcomes(search: str, heads: str = "", part: str = "discovery") -> list[dict[str, Any]]:
-        """Every example of one side ("discovery" or "held-out") with both answers, intact and without heads ("L2H0,L2H6")."""
-        record = store.search(search)
-        return _rows(examples.compared(_paired(store, record, heads, part)))
+    def outcomes(
+        search: str, heads: str = "", part: Side = "discovery", limit: int = 0, offset: int = 0
+    ) -> list[dict[str, Any]]:
+        """Examples of one side with the model's answers, intact and without some heads, as far as they are stored.
 
-    def flips(search: str, heads: str = "", part: str = "held-out") -> list[dict[str, Any]]:
-        """The examples whose correctness changes without the heads; without heads given, those of the frozen set."""
-        record = store.search(search)
-        return _rows(examples.flips(_paired(store, record, heads or str(record.frozen_set or ""), part)))
+        Args:
+            search: the search's id, as list_searches gives it, or the beginning of it.
+            heads: the heads that are removed together, such as "L2H0,L2H6", layer and head from 0; empty for none.
+            part: discovery, the examples that chose the heads, or held-out, which answers once a set is frozen.
+            limit: how many examples at most; 0 for all, which may be thousands.
+            offset: how many examples to leave out first.
+        """
+        return _rows(examples.compared(_paired(store, store.search(search), heads, part)), limit, offset)
 
-    def evaluate(search: str, heads: str, part: str = "discovery", wait_s: float = 120) -> dict[str, Any]:
-        """Accuracy of one side intact and without heads ("L2H0,L2H6"); what is not stored is evaluated, for up to wait_s."""
+    def flips(search: str, heads: str = "", part: Side = "held-out", limit: int = 0, offset: int = 0) -> list[dict[str, Any]]:
+        """Examples whose answer turns right (fix) or wrong (harm) without the heads, once evaluate has them all.
+
+        Args:
+            search: the search's id, as list_searches gives it, or the beginning of it.
+            heads: the heads that are removed together, such as "L2H0,L2H6", layer and head from 0; empty for the frozen set.
+            part: held-out, which answers once a set is frozen, or discovery, the examples that chose the heads.
+            limit: how many examples at most; 0 for all.
+            offset: how many examples to leave out first.
+        """
+        record = store.search(search)
+        paired = _paired(store, record, heads or str(record.frozen_set or ""), part, whole=True)
+        return _rows(examples.flips(paired), limit, offset)
+
+    def evaluate(search: str, heads: str, part: Side = "discovery", wait_s: float = 120) -> dict[str, Any]:
+        """Accuracy of one side intact and without some heads, with gain, interval, p, fixes and harms; n tells how many count.
+
+        What is not stored yet is evaluated by the search's model. Where n is below n_in_all, ask again for the rest.
+
+        Args:
+            search: the search's id, as list_searches gives it, or the beginning of it.
+            heads: the heads that are removed together, such as "L2H0,L2H6", layer and head from 0.
+            part: discovery, the examples that chose the heads, or held-out, which answers once a set is frozen.
+            wait_s: seconds to wait for what has to be evaluated, 600 at most.
+        """
         record = _begun(store.search(search))
         head_set, side = heads_of(record, heads), part_of(record, part)
-        n = record.n_held_out if side is Part.HELD_OUT else record.n_discovery
+        n = _size(record, side)
         paired = store.paired(record.id, side, head_set)
         if len(paired) < n:
             session, end = f"api-{secrets.token_hex(4)}", time.monotonic() + min(max(0.0, float(wait_s)), MAX_WAIT_S)
@@ -74,25 +109,59 @@ def build(store: Store, worker: Worker) -> None:
         ("flips", flips),
         ("evaluate", evaluate),
     ):
-        gr.api(_answering(endpoint), api_name=name, api_description=endpoint.__doc__, concurrency_limit=4)
+        gr.api(_answering(endpoint), api_name=name, concurrency_limit=4)
 
 
-def _answering(endpoint: Callable[P, Any]) -> Callable[P, Any]:
-    """An endpoint whose `CelError` is its one-line error; signature and docstring stay."""
+def _answering(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    """An endpoint as Gradio calls it: arguments checked, a `CelError` as its one-line error, JSON where an agent asks.
+
+    Gradio would hand an agent Python's way of writing a value. Docstring and parameters stay the endpoint's own.
+    """
+    signature, hints = inspect.signature(endpoint), get_type_hints(endpoint)
 
     @functools.wraps(endpoint)
-    def safe(*args: P.args, **kwargs: P.kwargs) -> Any:
+    def safe(request: gr.Request, *given: Any) -> Any:
         try:
-            return endpoint(*args, **kwargs)
+            arguments = signature.bind(*given).arguments
+            for name, value in arguments.items():
+                _require(name, value, hints[name])
+            found = endpoint(**arguments)
         except CelError as error:
             raise gr.Error(str(error), print_exception=False) from error
+        return json.dumps(found, ensure_ascii=False) if request.headers.get("x-gradio-user") == "mcp" else found
 
+    asked = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=gr.Request)
+    safe.__signature__ = signature.replace(parameters=[asked, *signature.parameters.values()])  # type: ignore[attr-defined]
+    safe.__annotations__ = {"request": gr.Request, **endpoint.__annotations__}
     return safe
 
 
-def _paired(store: Store, record: SearchRecord, heads: str, part: str) -> pd.DataFrame:
+def _require(name: str, value: object, hint: object) -> None:
+    """Refuse an argument of another type; Gradio passes on what it is sent."""
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if hint is float and not number:
+        raise ConfigError(f"{name} = {str(value)[:40]} is not a number: give one, such as 60")
+    if hint is int and not (number and value == int(value) and value >= 0):  # type: ignore[operator,arg-type]
+        raise ConfigError(f"{name} = {str(value)[:40]} is not a whole number: give one from 0")
+    if hint not in (int, float) and not isinstance(value, str):
+        raise ConfigError(f"{name} = {str(value)[:40]} is not a text: give it in quotes")
+
+
+def _paired(store: Store, record: SearchRecord, heads: str, part: str, whole: bool = False) -> pd.DataFrame:
+    """What is stored of one side; where `whole`, nothing less than all of it."""
     _begun(record)
-    return store.paired(record.id, part_of(record, part), heads_of(record, heads))
+    side, head_set = part_of(record, part), heads_of(record, heads)
+    paired, n = store.paired(record.id, side, head_set), _size(record, side)
+    if len(paired) < (n if whole else 1):
+        raise StoreError(
+            f"search {record.id}: {len(paired)} of {n} {side} examples are stored without {head_set or 'any head'}; "
+            "call evaluate with these heads first"
+        )
+    return paired
+
+
+def _size(record: SearchRecord, side: Part) -> int:
+    return record.n_held_out if side is Part.HELD_OUT else record.n_discovery
 
 
 def _begun(record: SearchRecord) -> SearchRecord:
@@ -101,7 +170,8 @@ def _begun(record: SearchRecord) -> SearchRecord:
     return record
 
 
-def _rows(compared: pd.DataFrame) -> list[dict[str, Any]]:
+def _rows(compared: pd.DataFrame, limit: int, offset: int) -> list[dict[str, Any]]:
+    compared = compared.iloc[int(offset) :].head(int(limit) or len(compared))
     chosen = compared[[*COLUMNS, *MARGINS, "flip"]].to_dict("records")
     for row, example in zip(chosen, compared.itertuples(), strict=True):
         for name in ("intact_answer", "ablated_answer"):

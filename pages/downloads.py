@@ -1,50 +1,99 @@
-"""The tables behind the pages as CSV: ``/csv/SEARCH/TABLE``, straight from the store, wherever that lies.
+"""What pages show, to carry away: tables as CSV or Parquet (``/tables/SEARCH/TABLE.csv``), a search as ``/bundles/SEARCH.zip``.
 
 Tables: singles and subsets (rankings on discovery examples), discovery and held-out (each example's outcome, intact and without
-the frozen set). Held-out outcomes of a search whose set is not frozen are refused by the store.
+the heads that ``?heads=`` names, or the frozen set). All come straight from the store, wherever that lies. Held-out outcomes of
+a search whose set is not frozen are refused by the store.
 """
 
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+from urllib.parse import urlencode
 
 import pandas as pd
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from cel_core import bundle
 from cel_core.errors import CelError, StoreError
+from cel_core.heads import HeadSet
 from cel_core.records import Part
 from cel_core.search import Tally
 from cel_core.store import Store
-from pages.markup import Markup, tag
+from pages.markup import Markup, join, tag
 
 TABLES = ("singles", "subsets", "discovery", "held-out")
 PAIRED_COLUMNS = [
     "position", "key", "kind", "context", "gold", "answer", "intact_correct", "ablated_correct", "intact_answer",
     "ablated_answer", "intact_margin_nats", "ablated_margin_nats", "intact_detail", "ablated_detail",
 ]  # fmt: skip
+MAX_NAMED = 3  # heads that a file's name tells
 
 
-def link(search: str, table: str, text: str = "CSV") -> Markup:
-    """A link that downloads one table of a search."""
-    return tag("a", text, css="csv", href=f"/csv/{search}/{table}", download=True, title=f"Download the table {table} as CSV")
+class Format(NamedTuple):
+    """A form in which tables come down."""
+
+    title: str
+    media_type: str
+    write: Callable[[pd.DataFrame], str | bytes]
 
 
-def frame_of(store: Store, search: str, table: str) -> pd.DataFrame:
+FORMATS = {
+    "csv": Format("CSV", "text/csv; charset=utf-8", lambda frame: frame.to_csv(index=False)),
+    "parquet": Format("Parquet", "application/vnd.apache.parquet", lambda frame: frame.to_parquet(index=False)),
+}
+
+
+def links(search: str, table: str, query: Mapping[str, str] | None = None, of: str = "") -> Markup:
+    """Links that download one table of a search in each format.
+
+    Args:
+        search: its id, or "toy".
+        table: the table's name.
+        query: what else the address says.
+        of: what a reader calls the table, where not by its name.
+    """
+    asked = f"?{urlencode(query)}" if query else ""
+    return join(
+        tag(
+            "a",
+            form.title,
+            css="csv",
+            href=f"/tables/{search}/{table}.{ending}{asked}",
+            download=True,
+            title=f"Download {of or f'the table {table}'} as {form.title}",
+        )
+        for ending, form in FORMATS.items()
+    )
+
+
+def frame_of(store: Store, search: str, table: str, heads: str | None = None) -> pd.DataFrame:
     """One table of a search.
 
+    Args:
+        store: the store.
+        search: the search.
+        table: one of `TABLES`.
+        heads: of a side, the heads to compare without; None for the frozen set, "" for none.
+
     Raises:
-        StoreError: there is no such search or table, or it is sealed.
+        CelError: there is no such search, table or head, or it is sealed.
     """
     record = store.search(search)
     if table == "singles":
         return tallies_frame(store.ranking(record.id, 1))
     if table == "subsets":
         return tallies_frame(store.ranking(record.id, 2))
-    if table in (Part.DISCOVERY, Part.HELD_OUT):
-        if record.frozen_set is None:
-            raise StoreError(f"search {record.id} has no frozen set yet: its outcomes can be compared once it has")
-        return store.paired(record.id, Part(table), record.frozen_set)[PAIRED_COLUMNS]
-    raise StoreError(f"there is no table '{table[:40]}': choose one of {', '.join(TABLES)}")
+    if table not in tuple(Part):
+        raise StoreError(f"there is no table '{table[:40]}': choose one of {', '.join(TABLES)}")
+    if not record.n_discovery:
+        raise StoreError(f"search {record.id} has no examples yet: wait until it has loaded its model")
+    head_set = record.frozen_set if heads is None else HeadSet.parse(heads)
+    if head_set is None:
+        raise StoreError(f"search {record.id} has no frozen set yet: name the heads to compare without, as in ?heads=L0H1")
+    head_set.within(record.model["n_layers"], record.model["n_heads"])
+    return store.paired(record.id, Part(table), head_set)[PAIRED_COLUMNS]
 
 
 def tallies_frame(tallies: Sequence[Tally]) -> pd.DataFrame:
@@ -57,17 +106,53 @@ def tallies_frame(tallies: Sequence[Tally]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
+def answer(name: str, ending: str, find: Callable[[], pd.DataFrame]) -> Response:
+    """A table as a file.
+
+    Args:
+        name: of the file, without its ending.
+        ending: the format.
+        find: gives the table, or raises the `CelError` that is answered in its place.
+    """
+    if ending not in FORMATS:
+        return PlainTextResponse(f"there is no format '{ending[:40]}': choose {' or '.join(FORMATS)}", status_code=404)
+    try:
+        content = FORMATS[ending].write(find())
+    except CelError as error:
+        return PlainTextResponse(str(error), status_code=404)
+    return _file(content, f"{name}.{ending}", FORMATS[ending].media_type)
+
+
 def routes(store: Store) -> list[BaseRoute]:
     """The download routes, for the application that serves the pages."""
 
-    def csv(request: Request) -> Response:
-        search, table = request.path_params["search"], request.path_params["table"]
+    def table(request: Request) -> Response:
+        search, name = request.path_params["search"], request.path_params["table"]
+        heads = request.query_params.get("heads")
         try:
-            frame = frame_of(store, search, table)
+            file = f"cel-{store.search(search).id}-{name}{_named(heads)}"
         except CelError as error:
             return PlainTextResponse(str(error), status_code=404)
-        name = f"cel-{store.search(search).id}-{table}.csv"
-        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return Response(frame.to_csv(index=False), media_type="text/csv; charset=utf-8", headers=headers)
+        return answer(file, request.path_params["ending"], lambda: frame_of(store, search, name, heads))
 
-    return [Route("/csv/{search}/{table}", csv)]
+    def whole(request: Request) -> Response:
+        try:
+            found, file = store.bundle(request.path_params["search"]), io.BytesIO()
+            bundle.write(found, file)
+        except CelError as error:
+            return PlainTextResponse(str(error), status_code=404)
+        return _file(file.getvalue(), bundle.file_name(found.record.id), "application/zip")
+
+    return [Route("/tables/{search}/{table}.{ending}", table), Route("/bundles/{search}.zip", whole)]
+
+
+def _named(heads: str | None) -> str:
+    """What a file's name says of the heads."""
+    if heads is None:
+        return ""
+    head_set = HeadSet.parse(heads)
+    return f"-{len(head_set)}-heads" if len(head_set) > MAX_NAMED else "-" + ("-".join(map(str, head_set)) or "intact")
+
+
+def _file(content: str | bytes, name: str, media_type: str) -> Response:
+    return Response(content, media_type=media_type, headers={"Content-Disposition": f'attachment; filename="{name}"'})

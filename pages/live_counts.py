@@ -9,7 +9,7 @@ from cel_core import statistics
 from cel_core.heads import HeadSet
 from cel_core.records import Part, SearchRecord
 from cel_core.search import Tally
-from pages import examples, formats, headline, layout
+from pages import downloads, examples, formats, headline, layout
 from pages.markup import Markup, button, figure, filter_box, join, notice, progress, signed, tag
 
 MAX_ROWS = 120  # drawn of each list; the filter box reaches the others
@@ -80,7 +80,9 @@ def strip(
     sides = [_side(record, side, part) for side in Part]
     heads = tag("span", *chips, css="chips") if chips else tag("span", "none", css="sub")
     far = "loading the model" if loading and known < n else f"{formats.count(known)} of {formats.count(n)} examples"
-    end = tag("span", tag("span", far, css="sub"), tag("span", *sides, css="segments"), css="end")
+    said = f"both answers to {formats.count(known)} {part} examples"
+    tables = downloads.links(record.id, part, {"heads": str(head_set)}, said) if known else ""
+    end = tag("span", tag("span", far, css="sub"), tables, tag("span", *sides, css="segments"), css="end")
     line = tag("div", tag("span", "Off", css="k"), heads, end, css="offline")
     parts = [line]
     if error:

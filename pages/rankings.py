@@ -82,5 +82,5 @@ def _numbers(rank: int, t: Tally) -> list[object]:
 
 
 def _ranking(drawn: Markup, name: str, said: str, record: SearchRecord) -> Markup:
-    end = tag("span", filter_box(name, "Filter by head"), downloads.link(record.id, name), css="end")
+    end = tag("span", filter_box(name, "Filter by head"), downloads.links(record.id, name), css="end")
     return join([tag("div", tag("span", said, css="sub"), end, css="tools"), tag("div", drawn, css="tall")])

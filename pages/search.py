@@ -216,7 +216,8 @@ def stop(worker: Worker, record: SearchRecord) -> None:
 
 def actions(record: SearchRecord, stopping: bool) -> Markup:
     """What can be done with a search in its present state."""
-    parts: list[Markup] = []
+    tip = "One file with all of this search, for another dashboard to import"
+    parts = [tag("a", "Export", css="btn", href=f"/bundles/{record.id}.zip", download=True, title=tip)]
     if record.n_discovery:
         parts.append(tag("a", "Open live", css="btn", href=f"/live?run={record.id}"))
     if is_live(record):
@@ -272,13 +273,13 @@ def show_flips(record: SearchRecord, changed: pd.DataFrame | None, selected: str
         )
         for group, name, n in names
     ]
-    end = tag("span", downloads.link(record.id, Part.HELD_OUT), css="end")
+    end = tag("span", downloads.links(record.id, Part.HELD_OUT), css="end")
     tools = tag("div", tag("span", *buttons, css="segments"), filter_box("flips", "Search flips"), end, css="tools")
     return join([tools, tag("div", examples.flips_table(changed, "flips", selected), css="tall")])
 
 
 def _plot_head(title: str, search: str, name: str, note: str) -> Markup:
-    end = tag("span", downloads.link(search, name), css="end")
+    end = tag("span", downloads.links(search, name), css="end")
     return join([tag("div", tag("span", title, css="k"), end, css="tools bare"), tag("div", note, css="sub note")])
 
 

@@ -1,10 +1,13 @@
-"""Searches (``/``): every search in the store, newest first."""
+"""Searches (``/``): every search in the store, newest first; one that was exported elsewhere is imported here."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
+from cel_core import bundle
+from cel_core.bundle import Kept
 from cel_core.errors import CelError
 from cel_core.records import SearchRecord, Status
 from cel_core.store import Store
@@ -30,7 +33,12 @@ from pages.markup import (
 )
 
 BUSY_S, IDLE_S = 2.0, 10.0  # between two looks at the store
+# the button in the page's head presses the hidden one of the component that uploads
+UPLOAD = """element.addEventListener("click", (e) => {
+  if (e.target.closest("[data-upload]")) document.querySelector("#import-search").click();
+});"""
 QUESTION = "Which few attention heads, once removed, make this model better at this task?"
+READING = join([tag("div", "Reading the file.", css="k"), tag("div", tag("i"), css="prog unknown")])
 COLUMNS = (
     Column("Status"),
     Column("Model"),
@@ -50,10 +58,11 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
     """The page's components and events, inside its Blocks."""
     layout.navigation("Searches")
     with gr.Column(elem_classes="page"):
-        head = layout.block(layout.loading("Searches"), js=layout.PRESS)
+        head = layout.block(layout.loading("Searches"), js=layout.PRESS + UPLOAD)
         form = new_search.build(worker)
+        message = layout.block(css="message")
         rows = layout.block(js=layout.PRESS)
-        message = layout.block()
+        upload = gr.UploadButton("Import", elem_id="import-search", visible="hidden")
     timer = gr.Timer(IDLE_S)
     is_open = gr.State(False)
 
@@ -74,7 +83,21 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
         opened = not opened if name == "new" else opened
         return gr.Column(visible=opened), "", opened
 
+    def imported(path: str | None) -> tuple[Markup, Markup, gr.Timer, Markup]:
+        if path is None:  # no browser asks without a file
+            return *look(), Markup()
+        try:
+            said = show_import(store.keep(bundle.read(Path(path))))
+        except CelError as error:
+            said = layout.explained(error)
+        finally:
+            Path(path).unlink(missing_ok=True)
+        return *look(), said
+
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
+    upload.upload(lambda: READING, outputs=message, **quiet).then(
+        imported, inputs=upload, outputs=[head, rows, timer, message], **quiet
+    )
     gr.on([demo.load, timer.tick], look, outputs=[head, rows, timer], **quiet)
     for listened in (head, rows):
         opened = listened.press(pressed, inputs=is_open, outputs=[form.column, message, is_open], **quiet)
@@ -84,8 +107,15 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
 def show_head(records: Sequence[SearchRecord]) -> Markup:
     """The page's title, with what can be done."""
     new = button("New search", "new", css="btn" if not records else "btn primary")
+    take = button("Import", data_upload=True, title="Take in a search that another dashboard exported")
     box = filter_box("searches", "Filter by model, task, status, head") if records else ""
-    return layout.page_head("Searches", QUESTION, actions=join([box, new]))
+    return layout.page_head("Searches", QUESTION, actions=join([box, take, new]))
+
+
+def show_import(kept: Kept) -> Markup:
+    """What became of an imported search."""
+    said = str(kept)
+    return notice(said[:1].upper() + said[1:], tag("a", "Open it", href=f"/search?run={kept.search}"), css="wide")
 
 
 def show(records: Sequence[SearchRecord]) -> Markup:

@@ -1,4 +1,4 @@
-"""The toy page's tables as CSV: ``/csv/toy/TABLE`` with the page's own query, recomputed or read from where they are kept.
+"""The toy page's tables: ``/tables/toy/TABLE.csv`` with the page's own query, recomputed or read from where they are kept.
 
 Tables: run (coefficients and risks over the steps), population, scaling and map.
 """
@@ -7,13 +7,13 @@ from dataclasses import asdict
 
 import pandas as pd
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from cel_core.errors import CelError, ToyError
+from cel_core.errors import ToyError
 from cel_core.store import Store
 from cel_core.toy import PhaseCell, PopulationSummary
-from pages import toy_figures, toy_question, toy_work
+from pages import downloads, toy_figures, toy_question, toy_work
 from pages.toy_question import Question
 
 
@@ -70,13 +70,9 @@ def cells_frame(asked: Question, cells: list[PhaseCell]) -> pd.DataFrame:
 def routes(store: Store) -> list[BaseRoute]:
     """The download route, for the application that serves the pages."""
 
-    def csv(request: Request) -> Response:
-        table = request.path_params["table"]
-        try:
-            frame = frame_of(store, toy_question.read(dict(request.query_params)), table)
-        except CelError as error:
-            return PlainTextResponse(str(error), status_code=404)
-        headers = {"Content-Disposition": f'attachment; filename="cel-toy-{table}.csv"'}
-        return Response(frame.to_csv(index=False), media_type="text/csv; charset=utf-8", headers=headers)
+    def table(request: Request) -> Response:
+        name, query = request.path_params["table"], dict(request.query_params)
+        ending = request.path_params["ending"]
+        return downloads.answer(f"cel-toy-{name}", ending, lambda: frame_of(store, toy_question.read(query), name))
 
-    return [Route("/csv/toy/{table}", csv)]
+    return [Route("/tables/toy/{table}.{ending}", table)]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from cel_core.records import SearchRecord, Status
 from cel_core.tasks import TASKS
 from cel_core.toy import PhaseCell, PopulationSummary, Trajectory, in_event, predicted_effects
-from pages import formats, toy_words
+from pages import downloads, formats, toy_words
 from pages.markup import Column, Markup, Row, command, figure, join, notice, progress, table, tag
 from pages.toy_controls import SETTING_NAMES, measures
 from pages.toy_figures import colour
@@ -25,8 +25,8 @@ def plot_head(title: str, *end: object) -> Markup:
 
 
 def csv(asked: Question, name: str) -> Markup:
-    """A link that downloads the table behind a plot."""
-    return tag("a", "CSV", css="csv", href=asked.link(name), download=True, title=f"Download the table {name} as CSV")
+    """Links that download the table behind a plot."""
+    return downloads.links("toy", name, asked.query)
 
 
 def says(text: str) -> Markup:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_args
-from urllib.parse import urlencode
 
 from cel_core.errors import ToyError
 from cel_core.toy import MAX_STEPS, PHASE_SETTINGS, Axis, Beyond, Method, ToyConfig
@@ -74,10 +73,6 @@ class Question:
         """The configuration of the phase map everywhere but on its axes."""
         restless = {"batch_size", "weight_decay", "label_noise"} & {self.x.setting, self.y.setting}
         return replace(self.settled, steps="checkpoint") if restless else self.settled
-
-    def link(self, table: str) -> str:
-        """Where a table of this view comes down as CSV."""
-        return f"/csv/toy/{table}?{urlencode(self.query)}"
 
 
 def read(query: Mapping[str, str]) -> Question:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from cel_core import bundle as bundles
-from cel_core import experiment
+from cel_core import cli, experiment
 from cel_core import store as storing
 from cel_core.config import Protocol, SearchConfig
 from cel_core.errors import DataError, SealedError, StoreError
@@ -236,7 +236,7 @@ def test_an_import_unseals_nobody_elses_held_out_side(store, file):
     assert bundle.outcomes.num_rows > store.bundle(waiting).outcomes.num_rows  # what travels of it is discovery alone
 
 
-def test_consent_to_run_code_stays_at_home(store, tmp_path, file):
+def test_consent_to_run_code_stays_at_home(store, tmp_path):
     search = store.create_search(SearchConfig("m", "mbpp", allow_code_execution=True), {})
     manifest = manifest_of(exported(store, search, tmp_path / "one.zip"))
     assert "allow_code_execution" not in manifest["search"]["config"]
@@ -524,6 +524,53 @@ def test_a_search_too_large_for_a_bundle_is_said_when_it_leaves(filled, tmp_path
     with pytest.raises(StoreError, match="is too large for a bundle: copy the store itself"):
         exported(filled[0], filled[1]["done"], tmp_path / "large.zip")
     assert not list(tmp_path.iterdir())
+
+
+# --- on the command line ----------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_exports_and_imports(filled, tmp_path, capsys, monkeypatch):
+    there, ids = filled
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["export", ids["done"][:5], "--store", str(there.path)]) == 0
+    assert capsys.readouterr().out == f"search {ids['done']} is in cel-search-{ids['done']}.zip\n"
+    assert cli.main(["export", ids["done"], "--store", str(there.path), "--out", "mine.zip", "--json"]) == 0
+    n_outcomes = there.bundle(ids["done"]).outcomes.num_rows
+    expected = {"search_id": ids["done"], "file": "mine.zip", "n_outcomes": n_outcomes}
+    assert json.loads(capsys.readouterr().out) == expected
+    assert (tmp_path / "mine.zip").read_bytes() == (tmp_path / f"cel-search-{ids['done']}.zip").read_bytes()
+    for said in (f"is imported, with {n_outcomes:,} new outcomes", "is here already: nothing changed"):
+        assert cli.main(["import", "mine.zip", "--store", "new.duckdb"]) == 0
+        assert capsys.readouterr().out == f"search {ids['done']} {said}\n"
+    assert cli.main(["import", "mine.zip", "--store", "new.duckdb", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == {"search_id": ids["done"], "was_there": True, "n_new_outcomes": 0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["export", "zz"], "error: there is no search 'zz'"),
+        (["export", "{done}", "--out", "nowhere/mine.zip"], "error: 'nowhere/mine.zip' cannot be written (No such file"),
+        (["import", "nowhere.zip"], "error: bundle 'nowhere.zip' does not exist: check the path"),
+        (["import", "."], "error: bundle "),
+    ],
+)
+def test_what_cannot_leave_or_arrive_is_one_line_and_status_2(filled, tmp_path, capsys, monkeypatch, arguments, said):
+    there, ids = filled
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([*(each.format(**ids) for each in arguments), "--store", str(there.path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(said) and error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_consent_is_given_when_a_search_is_resumed(store, tmp_path, capsys):
+    search = store.create_search(SearchConfig(str(tmp_path / "no-model"), "mbpp", data="samples"), {}, Status.STOPPED)
+    for consent in ([], ["--allow-code-execution"]):
+        assert cli.main(["search", "--resume", search, "--store", str(store.path), *consent]) == 2
+        assert ("runs code that the model writes" in capsys.readouterr().err) == (not consent)
+        assert store.search(search).config.allow_code_execution == bool(consent)
 
 
 # --- going on elsewhere -----------------------------------------------------------------------------------------------
