@@ -1,13 +1,43 @@
 // The toy page's share of the browser. The address is the state: a change goes into it, and the whole of it to the server.
+// One question is in flight at a time, so that no answer overwrites a newer one; of those that wait behind it, the newest is
+// asked when the answer has come, and every one that asks for an act. A question without an answer is asked again.
 (() => {
-  const toy = (window.celToy ??= { send: null });
-  toy.send = (act) => trigger('ask', { query: Object.fromEntries(new URLSearchParams(location.search)), act });
-  if (toy.bound) return;
-  toy.bound = true;
+  const PATIENCE_MS = 15000;
+  const TRIES = 3;
+  const toy = (window.celToy ??= { serial: 0, flying: false, lost: false, waiting: [], timer: 0 });
+  toy.trigger = trigger;
+  const send = (question, tries = TRIES) => {
+    toy.flying = true;
+    toy.serial += 1;
+    clearTimeout(toy.timer);
+    toy.timer = setTimeout(() => {
+      toy.lost = true; // what the page shows is unknown from here on, until an answer has drawn it anew
+      if (tries > 1) send(question, tries - 1);
+      else next(0);
+    }, PATIENCE_MS);
+    toy.trigger("ask", { ...question, serial: toy.serial, anew: toy.lost });
+  };
+  const next = (again) => {
+    toy.flying = false;
+    clearTimeout(toy.timer);
+    if (toy.waiting.length) send(toy.waiting.shift());
+    else if (again) toy.timer = setTimeout(ask, again, {});
+  };
   const ask = (changes, act = "") => {
     window.cel.address(changes);
-    toy.send(act);
+    const question = { query: Object.fromEntries(new URLSearchParams(location.search)), act };
+    if (!toy.flying) return send(question);
+    if (toy.waiting.length && !toy.waiting.at(-1).act) toy.waiting.pop();
+    toy.waiting.push(question);
   };
+  watch("value", () => {
+    const answer = element.querySelector("[data-serial]");
+    if (!answer || Number(answer.dataset.serial) !== toy.serial) return;
+    toy.lost = false;
+    next(Number(answer.dataset.again || 0));
+  });
+  if (toy.bound) return;
+  toy.bound = true;
   const field = (form, name) => [...form.querySelectorAll("[data-field]")].find((each) => each.dataset.field === name);
   const paired = (input) => {
     const form = input.closest("form[data-toy]");

@@ -1,10 +1,14 @@
 """Toy model (``/toy``): two tasks in conflict, a few heads, and which head carries the compromise.
 
 The address is the state. A change goes into it and to the server, which answers with what differs from what the page shows;
-what takes longer runs as a job that a timer looks at (`toy_jobs`), so that a reload finds it still advancing.
+what takes longer runs as a job (`toy_jobs`), so that a reload finds it still advancing.
+
+The browser asks one question at a time (toy.js): a change, a button, or, while a job runs, how far it is. Each has a serial
+number, which its answer gives back; an answer that a newer question has overtaken says nothing.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
@@ -17,7 +21,13 @@ from pages.markup import tag
 from pages.toy_parts import JOBS, Part, parts_of, troubled
 from pages.toy_question import Question
 
-POLL_S = 0.7
+
+@dataclass
+class Shown:
+    """What one session's page shows."""
+
+    serial: int = 0  # of the newest question
+    signatures: dict[str, tuple[object, ...]] = field(default_factory=dict)  # what each component's content depends on
 
 
 def build(demo: gr.Blocks, store: Store, _worker: object = None) -> None:
@@ -28,8 +38,9 @@ def build(demo: gr.Blocks, store: Store, _worker: object = None) -> None:
         made["top"] = layout.block(layout.loading(toy_words.title(None)))
         with gr.Row(elem_classes="body"):
             with gr.Column(scale=0, min_width=0, elem_classes="left"):
-                made["form"] = layout.block(js=layout.RESTORE + toy_controls.SCRIPT, css="toyleft")
+                made["form"] = layout.block(css="toyleft")
                 with gr.Column(elem_classes="card tight demo"):
+                    made["answered"] = layout.block(js=toy_controls.SCRIPT)
                     layout.block(tag("span", "The same trade in a trained transformer", css="k"))
                     made["demo"] = layout.block()
             with gr.Column(scale=1, elem_classes="right"):
@@ -38,52 +49,51 @@ def build(demo: gr.Blocks, store: Store, _worker: object = None) -> None:
                     _run_components(made)
         with gr.Column(visible=False) as made["lab"]:
             _lab_components(made)
-    asked, seen = gr.State({}), gr.State({})
-    timer = made["timer"] = gr.Timer(POLL_S, active=False)
-    drawn = list(made.values())
+    shown = gr.State(Shown())
+    drawn = [*made.values(), shown]
+    overtaken = [gr.skip()] * len(drawn)
 
-    def answer(parts: Mapping[str, Part], before: dict[str, Any]) -> list[Any]:
+    def draw(parts: Mapping[str, Part], now: Shown, serial: int) -> list[Any]:
         """Every component's new content, where it differs from what the page shows; and what the page then shows."""
-        after = dict(before)
-        content = []
-        for name in made:
-            signature, make = parts.get(name, ((), gr.skip))
-            fresh = name in parts and before.get(name) != signature
-            content.append(make() if fresh else gr.skip())
-            if fresh:
-                after[name] = signature
-        return [*content, after]
+        fresh = {name: part for name, part in parts.items() if now.signatures.get(name) != part[0]}
+        content = [fresh[name][1]() if name in fresh else gr.skip() for name in made]
+        if serial != now.serial:
+            return overtaken
+        now.signatures |= {name: part[0] for name, part in fresh.items()}
+        return [*content, now]
 
-    def look(query: Mapping[str, str], before: dict[str, Any], begin: bool = False, act: str = "") -> list[Any]:
+    def look(query: Mapping[str, str], now: Shown, serial: int, begin: bool = False, act: str = "") -> list[Any]:
         try:
             question = toy_question.read(query)
             if act:
                 perform(store, question, act)
             if begin:
                 _begin_by_itself(store, question)
-            return answer(parts_of(store, question), before)
+            return draw(parts_of(store, question, serial), now, serial)
         except CelError as error:
-            return answer(troubled(error), before)
+            return draw(troubled(error, serial), now, serial)
 
     def opened(request: gr.Request) -> list[Any]:
         query = {str(key): str(value) for key, value in dict(request.query_params).items()}
-        content = look(query, {}, begin=True)
+        content = look(query, Shown(), 0, begin=True)
         for name, make in _forms(store, query).items():
             content[list(made).index(name)] = make()
-        return [*content, query]
+        return content
 
-    def changed(before: dict[str, Any], event: gr.EventData) -> list[Any]:
-        sent = event._data.get("query")
-        query = {str(key): str(value) for key, value in sent.items()} if isinstance(sent, dict) else {}
-        return [*look(query, before, act=str(event._data.get("act", ""))), query]
-
-    def polled(query: dict[str, str], before: dict[str, Any]) -> list[Any]:
-        return look(query, before)
+    def asked(now: Shown, event: gr.EventData) -> list[Any]:
+        query, serial = event._data.get("query"), event._data.get("serial")
+        if not isinstance(query, dict) or not isinstance(serial, int) or serial <= now.serial:
+            return overtaken
+        now.serial = serial
+        if event._data.get("anew"):
+            now.signatures.clear()
+        query = {str(key): str(value) for key, value in query.items()}
+        return look(query, now, serial, act=str(event._data.get("act", "")))
 
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
-    demo.load(opened, outputs=[*drawn, seen, asked], **quiet)
-    made["form"].ask(changed, inputs=seen, outputs=[*drawn, seen, asked], trigger_mode="always_last", **quiet)
-    timer.tick(polled, inputs=[asked, seen], outputs=[*drawn, seen], **quiet)
+    demo.load(opened, outputs=drawn, **quiet)
+    # the next question may be asked before Gradio counts the last one as answered: other modes would drop or change it
+    made["answered"].ask(asked, inputs=shown, outputs=drawn, trigger_mode="multiple", **quiet)
 
 
 def _run_components(made: dict[str, Any]) -> None:

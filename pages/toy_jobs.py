@@ -1,17 +1,23 @@
-"""Computations of the toy page that take longer than an event may: a few threads of this process, asked for by key.
+"""Computations of the toy page that take longer than an event may: a few processes, each looked after by a thread of this one.
 
 1. A job is named by what it computes, so that a reload, a second tab and a second browser find the same one, still advancing.
 2. At most MAX_RUNNING compute at a time; the others wait. At most MAX_WAITING wait; one more is refused.
-3. A job appends to `rows` as it goes, tells its share, and ends done, stopped, or with a problem in one line. The last MAX_KEPT
-   are remembered until the dashboard ends; what deserves longer, its work puts in the store.
+3. Its thread listens to its process (`toy_process`), which ends with the job, or with the dashboard. The process is a program
+   of its own: one of `multiprocessing` would import the whole dashboard again, which takes longer than most jobs.
+4. A job appends to `rows` as it goes, tells its share, and ends done, stopped, or with a problem in one line. The last MAX_KEPT
+   are remembered until the dashboard ends; what deserves longer, its thread puts in the store.
 
 The results depend on nothing but the key, and so the desk may be one for the whole process.
 """
 
+import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from cel_core.errors import CelError, ToyError
@@ -19,6 +25,7 @@ from cel_core.errors import CelError, ToyError
 MAX_RUNNING = 2
 MAX_WAITING = 8
 MAX_KEPT = 40
+ROOT = Path(__file__).resolve().parent.parent
 
 
 class Stopped(Exception):  # noqa: N818  not an error: the user asked for it
@@ -37,6 +44,7 @@ class Job:
     stopping: bool = False
     stopped: bool = False
     problem: str = ""
+    process: subprocess.Popen[bytes] | None = None  # that computes, once it has begun
 
     @property
     def done(self) -> bool:
@@ -59,6 +67,48 @@ class Job:
         self.share = min(1.0, share)
         if self.stopping:
             raise Stopped
+
+    def compute(self, kind: str, *arguments: object) -> None:
+        """Have a process compute, and keep what it finds as it comes.
+
+        Args:
+            kind: one of `toy_process.WORKS`.
+            arguments: what that takes.
+
+        Raises:
+            Stopped: the user asked for it.
+            ToyError: the settings make no model, or the process did not come to its end.
+        """
+        command = [sys.executable, "-m", "pages.toy_process"]
+        try:
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+        except OSError as error:
+            raise ToyError(f"no process for the computation can be started ({error}): end other programs, try again") from None
+        if self.stopping:  # since before there was a process to end
+            self.process.kill()
+        try:
+            with self.process as process:
+                self._listen(process, pickle.dumps((kind, arguments)))
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
+            if self.stopping:
+                raise Stopped from None
+            ended = f"the computation's process ended too soon (status {self.process.returncode})"
+            raise ToyError(f"{ended}: begin it again; the dashboard's terminal may say why") from None
+
+    def _listen(self, process: subprocess.Popen[bytes], request: bytes) -> None:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(request)
+        process.stdin.flush()
+        while True:
+            what, value = pickle.load(process.stdout)
+            if what == "done":
+                return
+            if what == "problem":
+                raise ToyError(value)
+            if what == "row":
+                self.rows.append(value)
+            else:
+                self.report(value)
 
 
 Work = Callable[[Job], None]
@@ -102,6 +152,8 @@ class Desk:
         job = self._jobs.get(key)
         if job is not None:
             job.stopping = True
+            if job.process is not None:
+                job.process.kill()
 
     def _work(self, job: Job, work: Work) -> None:
         finished = False

@@ -17,12 +17,18 @@ from pages.toy_jobs import Job
 from pages.toy_question import Question
 
 JOBS = ("population", "scaling", "map")
+POLL_S = 0.7
 Part = tuple[tuple[object, ...], Callable[[], object]]
 """What a component's content depends on, and how to make it."""
 
 
-def parts_of(store: Store, asked: Question) -> dict[str, Part]:
+def parts_of(store: Store, asked: Question, serial: int) -> dict[str, Part]:
     """What the page shows for a question.
+
+    Args:
+        store: where runs and populations are kept.
+        asked: the question.
+        serial: the number that the browser gave it.
 
     Raises:
         ToyError: the run cannot be made.
@@ -36,7 +42,7 @@ def parts_of(store: Store, asked: Question) -> dict[str, Part]:
         "state": ((key, run is None), lambda: _state(asked, run)),
         "results": ((run is not None,), lambda: gr.Column(visible=run is not None)),
         "lab": ((True,), lambda: gr.Column(visible=True)),
-        "timer": ((live or run is None,), lambda: gr.Timer(active=live or run is None)),
+        "answered": ((serial,), lambda: _answered(serial, live or run is None)),
     }
     if run is not None:
         parts |= _run_parts(asked, run)
@@ -152,7 +158,12 @@ def _state(asked: Question, run: Trajectory | None) -> Markup:
     return tag("div", *parts, css="stack")
 
 
-def troubled(error: CelError) -> dict[str, Part]:
+def _answered(serial: int, live: bool) -> Markup:
+    """What tells the browser that a question is answered, and when to ask again."""
+    return tag("span", hidden=True, data_serial=serial, data_again=round(1000 * POLL_S) if live else None)
+
+
+def troubled(error: CelError, serial: int) -> dict[str, Part]:
     """The page when the address asks for what is no model: the controls stay, to mend it."""
     head = layout.page_head(toy_words.title(None), "The address or a control asks for something that is no model.")
     return {
@@ -160,7 +171,7 @@ def troubled(error: CelError) -> dict[str, Part]:
         "state": ((str(error),), lambda: layout.explained(error)),
         "results": ((False,), lambda: gr.Column(visible=False)),
         "lab": ((False,), lambda: gr.Column(visible=False)),
-        "timer": ((False,), lambda: gr.Timer(active=False)),
+        "answered": ((serial,), lambda: _answered(serial, live=False)),
     }
 
 

@@ -15,15 +15,11 @@ from cel_core.toy import (
     Axis,
     PhaseCell,
     PopulationSummary,
-    Progress,
     ScalePoint,
     ToyConfig,
     Trajectory,
     order_of,
-    phase_map,
-    populate,
     run,
-    scaling,
 )
 from cel_core.toy.phase import with_settings
 from pages import formats
@@ -103,7 +99,7 @@ def trajectory(store: Store, asked: Question) -> Trajectory | None:
         )
 
     def work(job: Job) -> None:
-        job.rows.append(run(asked.config, asked.method))
+        job.compute("run", asked.config, asked.method)
         store.save_toy_run(job.rows[0])
 
     DESK.start(work, *run_key(asked))
@@ -127,8 +123,8 @@ def begin_population(store: Store, asked: Question) -> None:
 
     def work(job: Job) -> None:
         before = summary(store, asked)
-        runs = populate(asked.population, asked.n_seeds, job.report)
-        found = runs.summary(_order(asked) or (before.loser_order if before else None))
+        job.compute("population", asked.population, asked.n_seeds)
+        found = replace(job.rows[0], loser_order=_order(asked) or (before.loser_order if before else None))
         if found.n_diverged == found.n_seeds:
             raise ToyError(f"eta {asked.config.eta:g} makes every one of {found.n_seeds:,} runs diverge: choose less")
         store.save_toy_summary(asked.population, found)
@@ -147,9 +143,7 @@ def begin_scaling(store: Store, asked: Question) -> None:
     def work(job: Job) -> None:
         if len(scales(asked)) < 2:
             raise ToyError(f"alpha {asked.config.alpha:g} is too large to fit an order in alpha: choose less, such as 0.1")
-        chosen = sorted(scales(asked), reverse=True)  # the quick ones first
-        for point in scaling(asked.settled, chosen, SCALE_SEEDS, _weighted(job, chosen)):
-            job.rows.append(point)
+        job.compute("scaling", asked.settled, sorted(scales(asked), reverse=True), SCALE_SEEDS)  # the quick ones first
         known = summary(store, asked)
         if known is not None:
             store.save_toy_summary(asked.population, replace(known, loser_order=_slope(job.rows)))
@@ -160,12 +154,9 @@ def begin_scaling(store: Store, asked: Question) -> None:
 def begin_map(asked: Question) -> None:
     """Compute the phase map as a job, cell by cell."""
     costs = _cell_costs_s(asked.mapped, asked.x, asked.y, asked.n_cell_seeds)
-    cells = phase_map(asked.mapped, asked.x, asked.y, asked.n_cell_seeds)
 
     def work(job: Job) -> None:
-        for number, cell in enumerate(cells, start=1):
-            job.rows.append(cell)
-            job.report(sum(costs[:number]) / sum(costs))
+        job.compute("map", asked.mapped, asked.x, asked.y, asked.n_cell_seeds, costs)
 
     DESK.start(work, *map_key(asked))
 
@@ -200,18 +191,6 @@ def _cell_costs_s(config: ToyConfig, x: Axis, y: Axis, n_seeds: int) -> tuple[fl
             return 0.001  # the cell will say why
 
     return tuple(cost(u, v) for v in y.values for u in x.values)
-
-
-def _weighted(job: Job, chosen: Sequence[float]) -> Progress:
-    """Progress over scales, of which a small one takes far longer than a large one."""
-    weight = [alpha**-2 for alpha in chosen]
-
-    def report(share: float) -> None:
-        number = min(int(share * len(chosen)), len(chosen) - 1)
-        within = share * len(chosen) - number
-        job.report((sum(weight[:number]) + within * weight[number]) / sum(weight))
-
-    return report
 
 
 def _order(asked: Question) -> float | None:

@@ -10,6 +10,7 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 from playwright.sync_api import Browser, Page, expect
 
+from cel_core.heads import HeadSet
 from cel_core.records import Part, Status
 from cel_core.store import Store
 from cel_core.worker import Worker
@@ -86,8 +87,14 @@ def off(page: Page) -> list[str]:
 
 
 def settled(page: Page, n: int = 60) -> None:
+    """Wait until counters, strip and address all speak of the heads that are off on the map, with every example counted."""
+    expect(page.locator("button.cell").first).to_be_visible()
+    head_set = HeadSet.parse(",".join(off(page)))
+    heads = str(head_set) or "none"
+    expect(page.locator(".counts")).to_have_attribute("data-heads", str(head_set))
+    expect(page.locator(".strip")).to_have_attribute("data-address", re.compile(f'"heads": "{heads}"'))
     expect(page.locator(".offline .end .sub")).to_have_text(f"{n} of {n} examples")
-    expect(page.locator(".stale")).to_have_count(0)
+    expect(page).to_have_url(re.compile(f"heads={heads}(&|$)"))
 
 
 def test_a_search_is_launched_from_the_form_and_found_again(visit: Visit, workshop: Workshop, demo: str):

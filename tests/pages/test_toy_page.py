@@ -1,13 +1,19 @@
 """The toy page: what an address asks, what the figures hold, how jobs end, and all of it in a real Chromium."""
 
+import os
+import re
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from cel_core.config import SearchConfig
 from cel_core.errors import ToyError
@@ -184,9 +190,9 @@ def test_a_diverged_run_is_told_and_has_no_winners():
 
 
 def test_switches_outside_the_theorems_are_labelled(store: Store):
-    parts = toy_parts.parts_of(store, toy_question.read(QUICK | {"adam": "1"}))
+    parts = toy_parts.parts_of(store, toy_question.read(QUICK | {"adam": "1"}), 0)
     assert "Outside the theorems: Adam" in parts["state"][1]()
-    assert "Outside" not in toy_parts.parts_of(store, toy_question.read(QUICK))["state"][1]()
+    assert "Outside" not in toy_parts.parts_of(store, toy_question.read(QUICK), 0)["state"][1]()
 
 
 # --- jobs
@@ -231,6 +237,66 @@ def test_a_job_s_problem_is_one_line_and_others_wait_their_turn():
     release.append(1)
     until(lambda: behind.ended)
     assert behind.problem == "alpha 2 is too large: choose less"
+
+
+SETTLING = ToyConfig(alpha=0.3, eta=0.1, steps="converged")
+ENDLESS = ("map", SETTLING, Axis("alpha", (0.5, 0.01)), Axis("heads", (3,)), 5000, (1.0, 9.0))
+"""A map whose first cell takes a second, and the second a quarter of an hour."""
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_process_computes_and_a_stop_ends_it_at_once():
+    desk = Desk()
+    job = desk.start(lambda job: job.compute(*ENDLESS), "map")
+    until(lambda: job.rows)
+    assert job.process is not None and job.process.pid != os.getpid()
+    assert psutil.Process(job.process.pid).nice() > psutil.Process().nice()
+    until(lambda: job.share == 0.1)
+    desk.stop("map")
+    until(lambda: job.ended, 5)
+    assert job.stopped and len(job.rows) == 1 and gone(job.process.pid)
+
+
+def test_a_process_that_dies_is_a_job_that_failed_with_a_reason():
+    desk, asked = Desk(), toy_question.read(QUICK)
+    job = desk.start(lambda job: job.compute(*ENDLESS), "map")
+    until(lambda: job.rows)
+    assert job.process is not None
+    os.kill(job.process.pid, signal.SIGKILL)
+    until(lambda: job.ended, 5)
+    assert job.problem.startswith("the computation's process ended too soon (status -9): begin it again")
+    drawn = toy_panels.job_bar("map", job, False, "Compute the map", asked)
+    assert "ended too soon" in drawn and "Compute the map" in drawn
+
+
+def test_settings_that_make_no_model_are_the_job_s_problem():
+    desk = Desk()
+    job = desk.start(lambda job: job.compute("map", SETTLING, *(2 * [Axis("eta", (0.1,))]), 20, (1.0,)), "map")
+    until(lambda: job.ended)
+    assert job.problem == "eta cannot be both sides of the map: choose another second setting" and not job.rows
+
+
+def test_a_process_ends_with_the_dashboard():
+    dashboard = """
+import time
+from cel_core.toy import ToyConfig
+from pages.toy_jobs import DESK
+config = ToyConfig(alpha=0.01, steps="converged")
+job = DESK.start(lambda job: job.compute("population", config, 5000), "population")
+while not job.share:
+    time.sleep(0.01)
+print(job.process.pid, flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", dashboard], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        assert not gone(pid)
+        process.kill()
+    until(lambda: gone(pid))
 
 
 def test_report_raises_once_stopping():
@@ -320,7 +386,6 @@ def test_a_visitor_deletes_heads_looks_at_many_seeds_maps_and_stops(visit: Visit
     page.get_by_role("button", name="Delete head 0").click()
     expect(chosen).to_contain_text("Without head 0")
     assert "deleted=0" in page.url
-    page.wait_for_timeout(2000)  # the figures of the first click are still on their way on a busy machine
     page.get_by_role("button", name="Delete head 0").click()
     expect(chosen).to_have_count(0)
     page.get_by_role("button", name="Logarithmic").click()
@@ -340,6 +405,50 @@ def test_a_visitor_deletes_heads_looks_at_many_seeds_maps_and_stops(visit: Visit
     expect(elsewhere.locator(".head .sub")).to_contain_text(f"Seed {seed}.")
     second.context.close()
     assert second.complaints == []
+
+
+def slide(page: Page, *values: int) -> None:
+    """Move the seed's slider, without waiting for an answer."""
+    move = "(e, v) => { e.value = v; for (const n of ['input', 'change']) e.dispatchEvent(new Event(n, {bubbles: true})); }"
+    for value in values:
+        page.locator("input[type=range][data-for=seed]").evaluate(move, value)
+
+
+def test_of_quick_changes_the_last_is_drawn(chromium: Browser, toy_site: str):
+    visit = Visit(chromium, toy_site, "light")
+    page = visit.open("/toy?alpha=0.2&eta=0.1&seeds=200&seed=3&xs=0.3&ys=2&n=20")
+    expect(page.locator(".curves svg:visible")).to_have_count(3)
+    names = ["Delete head 0", "Compute the map", "Delete head 1", "Logarithmic", "Linear", "Delete head 0", "Logarithmic"]
+    click = "(all, names) => names.forEach((name) => all.find((b) => b.innerText.trim() === name).click())"
+    page.locator("button").evaluate_all(click, names)
+    slide(page, *range(20, 26))
+    expect(page.locator(".head .sub")).to_contain_text("Seed 25.")
+    expect(page.locator("table[data-table=risks] tr.sel")).to_contain_text("Without head 0")
+    expect(page.get_by_role("button", name="Logarithmic")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator(".pcell:not(.none)")).to_have_count(1)  # what was asked for between other changes is done as well
+    assert page.locator("[data-field=seed]").input_value() == "25"
+    visit.context.close()
+    assert visit.complaints == []
+
+
+def test_an_answer_that_is_lost_is_asked_for_again_and_overwrites_nothing(chromium: Browser, toy_site: str):
+    visit, held = Visit(chromium, toy_site, "light"), list[Route]()
+    page = visit.page
+    page.clock.install()
+    visit.open("/toy?alpha=0.2&eta=0.1&seeds=200&seed=3")
+    page.route(re.compile("/run/predict"), lambda route: route.continue_() if held else held.append(route))
+    slide(page, 30)
+    until(lambda: page.wait_for_timeout(50) or held)
+    slide(page, 31, 32)
+    page.clock.fast_forward(16_000)
+    expect(page.locator(".head .sub")).to_contain_text("Seed 32.")
+    held[0].continue_()
+    late = held[0].request.response()
+    assert late is not None and late.ok and "Seed" not in late.text()
+    slide(page, 33)
+    expect(page.locator(".head .sub")).to_contain_text("Seed 33.")
+    visit.context.close()
+    assert visit.complaints == []
 
 
 def test_a_map_fills_in_survives_a_reload_and_stops(chromium: Browser, toy_site: str):
