@@ -4,7 +4,9 @@ import asyncio
 import importlib.util
 import json
 import os
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,6 +100,22 @@ def test_every_tool_answers_an_agent_as_every_endpoint_answers_a_script(address:
         record.held_out.harms,
         record.held_out.gain,
     )
+
+
+def test_the_calls_of_the_documentation_give_what_it_shows(address: str, searches: Searches):
+    record = searches[0].search(searches[1]["done"])
+    text = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    text = text.replace("352de3", record.id).replace('"L1H1,L2H2", part', f'"{record.frozen_set}", part')
+    shown = re.findall(r"## (/\w+)\n.*?```python\n(.*?)```\n```json\n(.*?)```", text, re.DOTALL)
+    assert [endpoint for endpoint, _, _ in shown] == ["/list", "/search_status", "/outcomes", "/flips", "/evaluate"]
+    for endpoint, call, answer in shown:
+        found = eval(call, {"cel": Client(address, verbose=False)})
+        printed = json.loads(answer)
+        one, other = (each[0] if isinstance(each, list) else each for each in (found, printed))
+        assert set(other) <= set(one) and f'"{endpoint}"' in call
+        assert set(other.get("model", {})) <= set(one.get("model", {}))
+    for tool in TOOLS:
+        assert f"`{tool}`" in text
 
 
 REFUSED = [
