@@ -78,15 +78,18 @@ class Store:
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """Inside, this thread's calls share one opening of the file: for a page that asks much at once, briefly."""
-        if getattr(self._thread, "connection", None) is not None:
+        if getattr(self._thread, "file", None) is not None:
             yield
             return
-        self._thread.connection = self._connect()
+        self._thread.file = self._open()
         try:
             yield
         finally:
-            self._thread.connection.close()
-            self._thread.connection = None
+            file, self._thread.file = self._thread.file, None
+            try:
+                _DUCKDB.close(file)
+            except duckdb.Error as error:
+                raise self._unusable(error) from error
 
     # --- searches -----------------------------------------------------------------------------------------------------
 
@@ -377,7 +380,8 @@ class Store:
     def keep(self, bundle: Bundle) -> Kept:
         """Take in a search from elsewhere, all of it or nothing; what is known here stays as it is.
 
-        A search that is here already in the same state only gains outcomes. One whose id another search has gets a new id.
+        A search that is here already, in the same state or a later one, only gains outcomes; one that is further than here, or
+        whose id another search has, gets a new id.
 
         Args:
             bundle: the search, as `cel_core.bundle.read` checked it.
@@ -385,7 +389,7 @@ class Store:
         record = bundle.record
         with self._importing, self.together():
             for twin in self._records("WHERE created_at = ?", [record.created_at]):
-                if self.bundle(twin.id, outcomes=False).same_search(bundle):
+                if self.bundle(twin.id, outcomes=False).holds(bundle):
                     with self._transaction() as database:
                         database.register("new_rows", bundle.outcomes)
                         return Kept(twin.id, True, record.id, _insert_outcomes(database, twin.id), 0)
@@ -472,20 +476,23 @@ class Store:
     def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """One short transaction; an exception inside rolls it back."""
         try:
-            with self.together(), self._thread.connection.cursor() as database:
+            with self.together(), _DUCKDB.cursor(self._thread.file) as database:
                 database.begin()
                 yield database
                 database.commit()
         except duckdb.Error as error:
-            raise StoreError(
-                f"store '{self.path}' cannot be used ({_first_line(error)}): check the disk and the file"
-            ) from error
+            raise self._unusable(error) from error
 
-    def _connect(self) -> duckdb.DuckDBPyConnection:
-        deadline = time.monotonic() + self.patience_s
+    def _unusable(self, error: duckdb.Error) -> StoreError:
+        return StoreError(f"store '{self.path}' cannot be used ({_first_line(error)}): check the disk and the file")
+
+    def _open(self) -> Path:
+        """Open the file, once no other process holds it; the name by which to ask for cursors and to close it."""
+        file, deadline = self.path.resolve(), time.monotonic() + self.patience_s
         while True:
             try:
-                return duckdb.connect(self.path)
+                _DUCKDB.open(file)
+                return file
             except duckdb.Error as error:
                 if "Could not set lock" not in str(error):
                     raise StoreError(
@@ -498,6 +505,54 @@ class Store:
                     ) from error
             time.sleep(random.uniform(0.005, 0.03))
 
+
+class _Duckdb:
+    """DuckDB as this process runs it: started once, empty, with stores' files attached for as long as somebody uses them.
+
+    To start it takes ten times as long as to open a file, and a file can be open only once in a process: so all threads and
+    all handles share what is open.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._started: duckdb.DuckDBPyConnection | None = None
+        self._users: dict[Path, int] = {}  # of each open file
+        self._names: dict[Path, str] = {}  # under which it is attached
+
+    def open(self, file: Path) -> None:
+        """Attach a file, made where it is not there, unless somebody in this process has it open already.
+
+        Raises:
+            duckdb.Error: it cannot be opened, or another process holds it.
+        """
+        with self._lock:
+            if self._started is None:
+                self._started = duckdb.connect(":memory:")
+            name = self._names.setdefault(file, f"store_{len(self._names)}")
+            if file not in self._users:
+                quoted = str(file).replace("'", "''")
+                self._started.execute(f"ATTACH IF NOT EXISTS '{quoted}' AS {name}")
+            self._users[file] = self._users.get(file, 0) + 1
+
+    def cursor(self, file: Path) -> duckdb.DuckDBPyConnection:
+        """A connection of its own to an open file."""
+        with self._lock:
+            assert self._started is not None
+            cursor = self._started.cursor()
+        cursor.execute(f"USE {self._names[file]}")
+        return cursor
+
+    def close(self, file: Path) -> None:
+        """Say that a file is not used any more; the last one lets go of it."""
+        with self._lock:
+            assert self._started is not None
+            self._users[file] -= 1
+            if not self._users[file]:
+                del self._users[file]
+                self._started.execute(f"DETACH {self._names[file]}")
+
+
+_DUCKDB = _Duckdb()
 
 # outcomes of one part of a search under its protocol; parameters: search, part
 _OF_PART = """

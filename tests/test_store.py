@@ -1,5 +1,7 @@
+import contextlib
 import multiprocessing
 import stat
+from concurrent.futures import ThreadPoolExecutor
 
 import duckdb
 import numpy as np
@@ -7,6 +9,7 @@ import pandas as pd
 import pytest
 
 from cel_core import owner
+from cel_core import store as storing
 from cel_core.config import Protocol, SearchConfig
 from cel_core.errors import SealedError, StoreError
 from cel_core.heads import INTACT, HeadSet
@@ -192,8 +195,8 @@ def test_after_the_freeze_the_comparison_is_counted(store, search):
 
 def test_calls_together_open_the_file_once(store, search, monkeypatch):
     opened = []
-    real = duckdb.connect
-    monkeypatch.setattr(duckdb, "connect", lambda *a, **k: opened.append(a) or real(*a, **k))
+    real = storing._DUCKDB.open
+    monkeypatch.setattr(storing._DUCKDB, "open", lambda file: opened.append(file) or real(file))
     with store.together():
         assert store.search(search).id == search
         assert len(store.tallies(search, Part.DISCOVERY)) == 1
@@ -256,23 +259,21 @@ def test_a_full_disk_is_one_line(store, search, monkeypatch):
         def __getattr__(self, _):
             raise duckdb.IOException('IO Error: Could not write file "x": No space left on device\nmore')
 
-    monkeypatch.setattr(duckdb, "connect", lambda *_, **__: _Connection(Full()))
+    monkeypatch.setattr(storing._DUCKDB, "cursor", lambda _: contextlib.nullcontext(Full()))
     with pytest.raises(StoreError, match="No space left on device") as caught:
         store.progress(search, "stage", 1, 2, 3.0)
     assert "\n" not in str(caught.value)
 
 
-class _Connection:
-    def __init__(self, cursor):
-        self._cursor = cursor
-
-    def cursor(self):
-        import contextlib  # noqa: PLC0415
-
-        return contextlib.nullcontext(self._cursor)
-
-    def close(self):
-        pass
+def test_handles_and_threads_of_a_process_share_the_file_and_then_let_go_of_it(store, search):
+    other = Store(store.path.parent / "." / store.path.name)
+    with store.together(), ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda handle: handle.searches()[0].id, [store, other] * 20))
+        with pytest.raises(duckdb.Error, match="already attached"):
+            duckdb.connect(store.path)
+    assert found == [search] * 40
+    with duckdb.connect(store.path) as database:
+        assert database.execute("SELECT id FROM searches").fetchall() == [(search,)]
 
 
 def _write_in_turn(path: str, first: int) -> None:
