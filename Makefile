@@ -2,8 +2,9 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 PORT ?= 7860
+BENCH ?= --model demo --task carry --rows 200
 
-.PHONY: setup demo test check
+.PHONY: setup demo test check bench
 
 setup: $(VENV)/.installed
 
@@ -26,6 +27,10 @@ demo: setup
 # all tests; those in a browser are skipped with a reason where there is no Chromium
 test: $(VENV)/.installed-dev
 	$(RUN) -m pytest
+
+# the engine beside the plain way; BENCH says on what, see docs/performance.md
+bench: setup
+	$(RUN) -m cel_core bench $(BENCH)
 
 # style and types
 check: $(VENV)/.installed-dev
