@@ -80,15 +80,21 @@ class Bundle:
     singles: list[Tally]
     subsets: list[Tally]
 
-    def same_search(self, other: "Bundle") -> bool:
-        """Whether the two are one search in one state, whatever its id and however many outcomes are known."""
-        return self._identity == other._identity
+    def holds(self, other: "Bundle") -> bool:
+        """Whether the other is this search, in this state or an earlier one, whatever its id and its outcomes."""
+        same = self.record.created_at == other.record.created_at and self._asked == other._asked
+        return same and all(not theirs or theirs == ours for ours, theirs in zip(self._found, other._found, strict=True))
 
     @property
-    def _identity(self) -> tuple[object, ...]:
-        config = replace(self.record.config, allow_code_execution=False)
-        plan = {part: [example.key for example in side] for part, side in self.sides.items()}
-        return replace(self.record, id="", config=config), self.frozen_at, self.protocol, plan, self.singles, self.subsets
+    def _asked(self) -> SearchConfig:
+        return replace(self.record.config, allow_code_execution=False)
+
+    @property
+    def _found(self) -> tuple[object, ...]:
+        """What a search finds on its way; empty or None as long as it has not."""
+        plan = [[example.key for example in side] for side in self.sides.values() if side]
+        frozen = self.record.frozen_set and (self.record.frozen_set, self.frozen_at)
+        return self.protocol, plan, self.singles, self.subsets, frozen, self.record.held_out
 
 
 class Kept(NamedTuple):
