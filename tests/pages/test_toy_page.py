@@ -487,9 +487,9 @@ def test_tables_of_the_toy_page_come_down_as_csv(chromium: Browser, toy_site: st
     visit = Visit(chromium, toy_site, "light")
     page = visit.open("/toy?alpha=0.3&eta=0.1&seeds=200&seed=5")
     with page.expect_download() as waiting:
-        page.locator("a.csv[href*='/csv/toy/run']").first.click()
+        page.locator("a.csv[href*='/tables/toy/run.csv']").first.click()
     assert Path(waiting.value.path()).read_text().startswith("step,U_head0,U_head1,U_head2,V_head0")
-    answer = page.request.get(f"{visit.address}/csv/toy/run?alpha=0")
+    answer = page.request.get(f"{visit.address}/tables/toy/run.csv?alpha=0")
     assert answer.status == 404 and "alpha 0 is not above 0" in answer.text()
     visit.context.close()
     assert visit.complaints == []
