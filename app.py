@@ -14,6 +14,7 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # the dashboard tell
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 import gradio as gr  # noqa: E402
+from gradio.data_classes import BlocksConfigDict  # noqa: E402
 from starlette.routing import BaseRoute  # noqa: E402
 
 from cel_core.bundle import MAX_BYTES  # noqa: E402
@@ -25,9 +26,23 @@ from pages import api, downloads, explanations, layout, live, search, searches, 
 PAGES = (("Search", "/search", search.build), ("Live heads", "/live", live.build), ("Toy model", "/toy", toy.build))
 
 
+class Dashboard(gr.Blocks):
+    """Blocks whose pages hold no connection open.
+
+    With a `gr.State`, Gradio keeps one stream a tab to learn when it closes; a browser allows six connections to one host, so
+    the sixth tab of a searching user would hang. What a closed tab leaves behind is small and goes with the oldest sessions.
+    """
+
+    def get_config_file(self) -> BlocksConfigDict:
+        """See `gr.Blocks`."""
+        config = super().get_config_file()
+        config["connect_heartbeat"] = False
+        return config
+
+
 def build(store: Store, worker: Worker) -> gr.Blocks:
     """All pages on one store and one worker."""
-    with gr.Blocks(title="CEL", analytics_enabled=False, fill_width=True) as demo:
+    with Dashboard(title="CEL", analytics_enabled=False, fill_width=True) as demo:
         searches.build(demo, store, worker)
         api.build(store, worker)
     for name, path, page in PAGES:

@@ -127,7 +127,7 @@ def _scored(
     heads = all_heads(*model.geometry[:2])
     singles = [HeadSet((head,)) for head in heads]
     report("full sweep")
-    sweep = _Sides(model, task, examples[: max(1, len(examples) // 4)], [INTACT, *singles])
+    sweep = _Sides(model, task, examples[: max(2, len(examples) // 4)], [INTACT, *singles])
     algorithm.screen(heads, p, sweep.least_sure_first(), sweep.outcomes, full=True)
     compared = [sweep.comparison("full sweep")]
     report("stage 1")

@@ -238,6 +238,23 @@ def test_a_running_search_survives_a_reload_stops_and_goes_on(visit: Visit, work
     expect(page.locator(".status")).to_have_text("stopped")
 
 
+def test_six_tabs_all_follow_a_running_search(visit: Visit, workshop: Workshop, demo: str):
+    search = launch(visit, 900, 300, p=12, k=4, full=True)  # long enough for a busy machine to open six tabs
+    until(lambda: workshop.store.search(search).done > 0, "the search to begin")
+    tabs = [visit.page, *(visit.context.new_page() for _ in range(5))]
+    for tab in tabs[1:]:
+        tab.goto(f"{workshop.address}/search?run={search}")
+    bars = [tab.get_by_role("progressbar") for tab in tabs]
+    for bar in bars:
+        expect(bar).to_be_visible()
+    before = [bar.get_attribute("aria-valuenow") for bar in bars]
+    for bar, was in zip(bars, before, strict=True):
+        until(lambda bar=bar, was=was: bar.get_attribute("aria-valuenow") != was, "the tab to advance")
+    workshop.worker.stop(search)
+    for tab in tabs:
+        expect(tab.locator(".status")).to_have_text("stopped")
+
+
 def test_the_endpoints_answer_and_refuse(workshop: Workshop, demo: str):
     api = Client(workshop.address, verbose=False)
     assert demo in [found["search_id"] for found in api.predict(api_name="/list")]
