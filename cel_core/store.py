@@ -316,15 +316,44 @@ class Store:
                 [search, part],
             ).df()
 
-    def paired(self, search: str, part: Part, head_set: HeadSet) -> pd.DataFrame:
+    def judged(self, search: str, part: Part, head_set: HeadSet) -> pd.DataFrame:
+        """What `paired` gives, without texts, for counting: position, intact_correct, ablated_correct."""
+        with self._transaction() as database:
+            _require_unsealed(database, search, part)
+            return database.execute(
+                f"""WITH seen AS ({_OF_PART})
+                    SELECT a.position, i.correct AS intact_correct, a.correct AS ablated_correct
+                    FROM seen a JOIN seen i USING (position) WHERE a.name = ? AND i.name = '' ORDER BY a.position""",
+                [search, part, str(head_set or INTACT)],
+            ).df()
+
+    def paired(
+        self, search: str, part: Part, head_set: HeadSet, positions: Sequence[int] | None = None, key: str = ""
+    ) -> pd.DataFrame:
         """Every example of one side whose outcome is known intact and without `head_set`, in the plan's order.
+
+        Args:
+            search: the search.
+            part: its side.
+            head_set: the heads that are off.
+            positions: of the examples wanted, in the plan's order; None for all.
+            key: one more that is wanted, by its key.
 
         Returns:
             position, key, kind, context, continuations, gold, answer, tests, and for both models (``intact_``, ``ablated_``):
             correct, answer, margin_nats, logprobs_nats, detail.
         """
+        wanted = "" if positions is None else "AND a.position IN (SELECT unnest(?::INTEGER[]))"
         with self._transaction() as database:
             _require_unsealed(database, search, part)
+            asked = []
+            if positions is not None:
+                named = database.execute(
+                    """SELECT m.position FROM search_examples m JOIN examples e ON e.id = m.example
+                       WHERE m.search = ? AND m.part = ? AND e.key = ?""",
+                    [search, part, key],
+                ).fetchall()
+                asked = [[*positions, *(position for (position,) in named)]]
             return database.execute(
                 f"""WITH seen AS ({_OF_PART})
                     SELECT a.position, e.key, e.kind, e.context, e.continuations, e.gold, e.answer, e.tests,
@@ -334,8 +363,8 @@ class Store:
                            i.logprobs_nats AS intact_logprobs_nats, a.logprobs_nats AS ablated_logprobs_nats,
                            i.detail AS intact_detail, a.detail AS ablated_detail
                     FROM seen a JOIN seen i USING (position) JOIN examples e ON e.id = a.example
-                    WHERE a.name = ? AND i.name = '' ORDER BY a.position""",
-                [search, part, str(head_set or INTACT)],
+                    WHERE a.name = ? AND i.name = '' {wanted} ORDER BY a.position""",
+                [search, part, str(head_set or INTACT), *asked],
             ).df()
 
     # --- a search as a file -------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
+import pandas as pd
 
 from cel_core.errors import CelError, ConfigError, StoreError
 from cel_core.heads import HeadSet
@@ -97,8 +98,11 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
     def draw(now: View, session: str, look_again: bool) -> list[Any]:
         """Everything that a head set changes; asks the worker for what the store lacks."""
         serial, part, head_set, n = now.serial, now.part, now.head_set, now.n
-        paired = store.paired(now.search.id, part, head_set)
-        complete, state = len(paired) >= n, worker.live_state(session)
+        with store.together():
+            compared = examples.compared(store.judged(now.search.id, part, head_set))
+            found, open_one = with_texts(store, now, part, head_set, compared)
+        known = len(compared)
+        complete, state = known >= n, worker.live_state(session)
         overtaken = serial != now.serial
         if not complete and not overtaken and (not look_again or not (state.running or state.error)):
             try:
@@ -106,18 +110,18 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
                 state = LiveState(running=True)
             except CelError as error:
                 state = LiveState(error=str(error))
-        compared, error = examples.compared(paired), "" if complete else state.error
+        error = "" if complete else state.error
         loading = worker.state().status == "loading"
         shown = [
             live_counts.counts(compared, head_set, n),
-            live_counts.strip(now.address, now.search, part, head_set, len(paired), n, error, loading),
-            live_counts.listed(compared, now.example, now.words, complete),
-            show_example(now, examples.pick(paired, now.example)),
+            live_counts.strip(now.address, now.search, part, head_set, known, n, error, loading),
+            live_counts.listed(compared, found, now.example, now.words, complete),
+            show_example(now, open_one),
         ]
         if serial != now.serial:
             return [gr.skip()] * len(drawn)
         now.settled, now.n_done = complete or bool(state.error), state.done
-        return [*shown, gr.Timer(active=not (look_again and now.settled)), now]
+        return [*shown, gr.Timer(active=not (complete or (look_again and now.settled))), now]
 
     def opened(request: gr.Request) -> list[Any]:
         page = [top, body, grid]
@@ -164,7 +168,8 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
 
     def picked(now: View, event: gr.EventData) -> tuple[Markup, View]:
         try:
-            found = examples.pick(store.paired(now.search.id, now.part, now.head_set), str(event._data.get("key", "")))
+            key = str(event._data.get("key", ""))
+            found = examples.pick(store.paired(now.search.id, now.part, now.head_set, [], key), key)
         except CelError as error:
             return layout.explained(error), now
         if found is None:
@@ -175,10 +180,12 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
     def sought(now: View, event: gr.EventData) -> tuple[Markup, View]:
         now.words = str(event._data.get("words", ""))[:MAX_WORDS]
         try:
-            compared = examples.compared(store.paired(now.search.id, now.part, now.head_set))
+            with store.together():
+                compared = examples.compared(store.judged(now.search.id, now.part, now.head_set))
+                found, _ = with_texts(store, now, now.part, now.head_set, compared)
         except CelError as error:
             return layout.explained(error), now
-        return live_counts.listed(compared, now.example, now.words, now.settled), now
+        return live_counts.listed(compared, found, now.example, now.words, now.settled), now
 
     def answered(now: View, text: str) -> Markup:
         try:
@@ -234,6 +241,26 @@ def part_of(record: SearchRecord, text: str) -> Part:
     if text == Part.HELD_OUT and record.frozen_set is None:
         raise StoreError(f"search {record.id}: its held-out examples are sealed until a set is frozen; choose discovery")
     return Part(text)
+
+
+def with_texts(
+    store: Store, now: View, part: Part, head_set: HeadSet, compared: pd.DataFrame
+) -> tuple[pd.DataFrame, Any | None]:
+    """The examples to list, and the one that is open, if any: texts are read for what is drawn, unless words are sought.
+
+    Args:
+        store: the store.
+        now: what words are sought, and which example is open.
+        part: the side looked at.
+        head_set: the heads that are off.
+        compared: all examples known of these, without texts.
+    """
+    if now.words:
+        found = examples.compared(store.paired(now.search.id, part, head_set))
+        return examples.matching(found, now.words), examples.pick(found, now.example)
+    positions = live_counts.first_of_each(compared)
+    found = examples.compared(store.paired(now.search.id, part, head_set, positions, now.example))
+    return found, examples.pick(found, now.example)
 
 
 def prompt_of(text: object) -> str:

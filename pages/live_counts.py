@@ -12,7 +12,7 @@ from cel_core.search import Tally
 from pages import downloads, examples, formats, headline, layout
 from pages.markup import Markup, button, figure, filter_box, join, notice, progress, signed, tag
 
-MAX_ROWS = 120  # drawn of each list; the filter box reaches the others
+MAX_ROWS = 60  # drawn of each list; the filter box reaches the others
 LISTS = (("fix", "Fixes"), ("harm", "Harms"), ("same", "Unchanged"))
 EXPLORATION = "looking at held-out examples here is exploration, not evidence"
 WRITING = join([tag("div", "Waiting for the model to write.", css="k over"), tag("div", tag("i"), css="prog unknown")])
@@ -100,10 +100,23 @@ def _side(record: SearchRecord, side: Part, chosen: Part) -> Markup:
     return tag("button", side.capitalize(), type="button", data_press=side, aria_pressed=pressed, disabled=sealed, title=tip)
 
 
-def listed(compared: pd.DataFrame, selected: str, words: str, complete: bool) -> Markup:
-    """The examples in three lists, of which one is seen at a time."""
+def first_of_each(compared: pd.DataFrame) -> list[int]:
+    """Positions of the examples that are drawn where no words are sought."""
+    return [int(i) for name, _ in LISTS for i in compared.loc[compared["flip"] == name, "position"].head(MAX_ROWS)]
+
+
+def listed(compared: pd.DataFrame, found: pd.DataFrame, selected: str, words: str, complete: bool) -> Markup:
+    """The examples in three lists, of which one is seen at a time.
+
+    Args:
+        compared: all examples known; their texts are not needed.
+        found: with their texts, those that hold the words; without words at least the first of each list, and the selected.
+        selected: key of the example that is open.
+        words: what is sought.
+        complete: whether all examples are known.
+    """
     sizes = compared["flip"].value_counts()
-    of_selected = compared.loc[compared["key"] == selected, "flip"]
+    of_selected = found.loc[found["key"] == selected, "flip"]
     shown = str(of_selected.iloc[0]) if len(of_selected) else next((name for name, _ in LISTS if sizes.get(name)), "fix")
     buttons = [
         tag(
@@ -116,11 +129,10 @@ def listed(compared: pd.DataFrame, selected: str, words: str, complete: bool) ->
         )
         for name, title in LISTS
     ]
-    found = examples.matching(compared, words)
     drawn = pd.concat([found[found["flip"] == name].head(MAX_ROWS) for name, _ in LISTS])
     empty = "No example fits the filter." if words else "None." if complete else "Waiting for the first examples."
     rows = examples.example_table(drawn, "live", selected, empty, without=("Flip",))
-    cut = len(drawn) < len(found)
+    cut = len(drawn) < (len(found) if words else len(compared))
     note = f"The first {MAX_ROWS} of each list are drawn; the filter searches all." if cut else ""
     tools = tag("div", tag("span", *buttons, css="segments"), tag("span", filter_box("live", "Search"), css="end"), css="tools")
     below = tag("p", note, css="sub empty") if note else ""

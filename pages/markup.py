@@ -36,12 +36,10 @@ def escape(value: object) -> str:
 
 def tag(name: str, *content: object, css: str = "", **attributes: object) -> Markup:
     """One element; ``data_key=`` becomes ``data-key=``, True an attribute without value, None and False nothing."""
-    attributes = {"class": css or None, **attributes}
-    shown = "".join(
-        f" {key.replace('_', '-')}" + ("" if value is True else f'="{html.escape(str(value))}"')
-        for key, value in attributes.items()
-        if value is not None and value is not False
-    )
+    shown = f' class="{html.escape(css)}"' if css else ""
+    for key, value in attributes.items():
+        if value is not None and value is not False:
+            shown += f" {key.replace('_', '-')}" + ("" if value is True else f'="{html.escape(str(value))}"')
     return Markup(f"<{name}{shown}>{''.join(map(escape, content))}</{name}>")
 
 
@@ -105,10 +103,11 @@ def table(columns: Sequence[Column], rows: Sequence[Row], name: str, empty: str 
         "tr",
         *(tag("th", tag("button", c.title, type="button") if c.title else "", css=c.kind, scope="col") for c in columns),
     )
+    openings = [f'<td class="{c.kind}">' if c.kind else "<td>" for c in columns]
     body = join(
         tag(
             "tr",
-            *(tag("td", cell, css=column.kind) for column, cell in zip(columns, row.cells, strict=True)),
+            Markup("".join([f"{o}{escape(cell)}</td>" for o, cell in zip(openings, row.cells, strict=True)])),
             css="sel" if row.selected else "",
             data_href=row.href or None,
             data_key=row.key or None,

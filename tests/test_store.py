@@ -130,6 +130,16 @@ def test_rankings_read_back_best_first(store, search):
     assert store.ranking(search, 2) == []
 
 
+def test_examples_are_counted_without_their_texts_and_read_by_position_or_key(store, search):
+    whole = store.paired(search, Part.DISCOVERY, L0H1)
+    columns = ["position", "intact_correct", "ablated_correct"]
+    pd.testing.assert_frame_equal(store.judged(search, Part.DISCOVERY, L0H1), whole[columns])
+    some = store.paired(search, Part.DISCOVERY, L0H1, [2, 0, 99], key=whole["key"][3])
+    pd.testing.assert_frame_equal(some, whole[whole["position"].isin([0, 2, 3])].reset_index(drop=True))
+    held_out = examples(4, 5)[0].key
+    assert len(store.paired(search, Part.DISCOVERY, L0H1, [], key=held_out)) == 0
+
+
 # --- the seal ---------------------------------------------------------------------------------------------------------
 
 
@@ -139,7 +149,9 @@ def every_way_to_the_held_out_side(store: Store, search: str):
         "examples": lambda: store.examples(search, Part.HELD_OUT),
         "known": lambda: store.known(search, Part.HELD_OUT),
         "tallies": lambda: store.tallies(search, Part.HELD_OUT),
+        "judged": lambda: store.judged(search, Part.HELD_OUT, L0H1),
         "paired": lambda: store.paired(search, Part.HELD_OUT, L0H1),
+        "paired, some": lambda: store.paired(search, Part.HELD_OUT, L0H1, [0], "key"),
         "paired, part as text": lambda: store.paired(search, "held-out", L0H1),  # type: ignore[arg-type]
         "add_outcomes": lambda: store.add_outcomes(search, Part.HELD_OUT, frame),
         "save_held_out": lambda: store.save_held_out(search),

@@ -61,7 +61,7 @@ def test_counters_agree_with_the_headline(searches: Searches):
     shown = live_counts.counts(compared, record.frozen_set, record.n_held_out)
     assert f">{record.held_out.fixes}<" in shown and f">{record.held_out.harms}<" in shown
     assert f"Without {len(record.frozen_set)} heads" in shown
-    listed = live_counts.listed(compared, "", "", complete=True)
+    listed = live_counts.listed(compared, compared, "", "", complete=True)
     same = record.held_out.n - record.held_out.fixes - record.held_out.harms
     assert f"Unchanged {same}" in listed
 
@@ -71,7 +71,9 @@ def test_counters_of_nothing_yet_are_dashes(searches: Searches):
     paired = store.paired(ids["done"], Part.HELD_OUT, HeadSet.parse("L0H0,L0H1"))
     shown = live_counts.counts(examples.compared(paired), HeadSet.parse("L0H0,L0H1"), 40)
     assert shown.count("–") == 5 and "n = 0 of 40" in shown
-    assert "Waiting for the first examples" in live_counts.listed(examples.compared(paired), "", "", complete=False)
+    assert "Waiting for the first examples" in live_counts.listed(
+        examples.compared(paired), examples.compared(paired), "", "", complete=False
+    )
 
 
 def test_a_prompt_is_neither_empty_nor_endless():
