@@ -30,7 +30,7 @@ from cel_core.toy import (
     scaling,
 )
 
-NICENESS = 10
+NICENESS = 5
 REPORT_S = 0.1  # between two messages about the share done
 
 

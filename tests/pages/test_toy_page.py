@@ -29,7 +29,7 @@ from tests.pages.test_browser import Visit, no_sideways_scroll
 QUICK = {"alpha": "0.3", "eta": "0.1", "seeds": "200", "seed": "3"}  # 134 steps to the checkpoint
 
 
-def until(true: Callable[[], object], patience_s: float = 20.0) -> None:
+def until(true: Callable[[], object], patience_s: float = 60.0) -> None:
     end = time.monotonic() + patience_s
     while not true():
         assert time.monotonic() < end, "it never came true"
@@ -256,7 +256,7 @@ def test_a_process_computes_and_a_stop_ends_it_at_once():
     assert psutil.Process(job.process.pid).nice() > psutil.Process().nice()
     until(lambda: job.share == 0.1)
     desk.stop("map")
-    until(lambda: job.ended, 5)
+    until(lambda: job.ended)
     assert job.stopped and len(job.rows) == 1 and gone(job.process.pid)
 
 
@@ -266,7 +266,7 @@ def test_a_process_that_dies_is_a_job_that_failed_with_a_reason():
     until(lambda: job.rows)
     assert job.process is not None
     os.kill(job.process.pid, signal.SIGKILL)
-    until(lambda: job.ended, 5)
+    until(lambda: job.ended)
     assert job.problem.startswith("the computation's process ended too soon (status -9): begin it again")
     drawn = toy_panels.job_bar("map", job, False, "Compute the map", asked)
     assert "ended too soon" in drawn and "Compute the map" in drawn
@@ -409,9 +409,9 @@ def test_a_visitor_deletes_heads_looks_at_many_seeds_maps_and_stops(visit: Visit
 
 def slide(page: Page, *values: int) -> None:
     """Move the seed's slider, without waiting for an answer."""
-    move = "(e, v) => { e.value = v; for (const n of ['input', 'change']) e.dispatchEvent(new Event(n, {bubbles: true})); }"
+    move = "v => { e.value = v; for (const n of ['input', 'change']) e.dispatchEvent(new Event(n, {bubbles: true})); }"
     for value in values:
-        page.locator("input[type=range][data-for=seed]").evaluate(move, value)
+        page.locator("input[type=range][data-for=seed]").evaluate_all(f"([e], value) => ({move})(value)", value)
 
 
 def test_of_quick_changes_the_last_is_drawn(chromium: Browser, toy_site: str):
