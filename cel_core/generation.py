@@ -10,6 +10,7 @@
 Not covered: sampling, beams.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ from transformers import DynamicCache
 from cel_core.ablation import ablate
 from cel_core.heads import HeadSet
 from cel_core.models import Model
+
+log = logging.getLogger(__name__)
 
 
 class Prompt(NamedTuple):
@@ -40,7 +43,7 @@ class _Row:
 
 @torch.inference_mode()
 def write(
-    model: Model, head_sets: Sequence[HeadSet], prompts: Sequence[Prompt], max_new_tokens: int, batch_size: int = 16
+    model: Model, head_sets: Sequence[HeadSet], prompts: Sequence[Prompt], max_new_tokens: int, batch_size: int = 32
 ) -> list[list[list[int]]]:
     """Greedy answers of every head set to every prompt.
 
@@ -63,8 +66,19 @@ def write(
     # rows of one head set stand together, so that few prefixes are run per batch; long prompts first waste least padding
     rows.sort(key=lambda row: (row.head_set, -len(row.prompt.tokens)))
     answers: list[list[int]] = [[] for _ in rows]
-    for first in range(0, len(rows), batch_size):
-        for row in _write_batch(model, rows[first : first + batch_size], prefix, max_new_tokens):
+    while rows:
+        try:
+            done = _write_batch(model, rows[:batch_size], prefix, max_new_tokens)
+        except torch.OutOfMemoryError:
+            if batch_size == 1:
+                raise
+            batch_size //= 2
+            log.warning("out of memory on %s: going on with %d answers at once", model.device, batch_size)
+            for row in rows:
+                row.written.clear()
+            continue
+        rows = rows[len(done) :]
+        for row in done:
             answers[row.index] = row.written
     return [answers[i * len(prompts) : (i + 1) * len(prompts)] for i in range(len(head_sets))]
 

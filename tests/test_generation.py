@@ -252,3 +252,23 @@ def test_a_repetition_penalty_of_the_models_own_settings_is_applied_as_transform
                     read, attention_mask=torch.ones_like(read), max_new_tokens=12, do_sample=False, pad_token_id=0
                 )
             assert answer == whole[0, len(prompt.tokens) :].tolist()
+
+
+def test_where_memory_runs_out_batches_are_halved_and_no_answer_changes(monkeypatch: pytest.MonkeyPatch):
+    model = build_tiny("llama")
+    expected = write(model, SETS, PROMPTS, max_new_tokens=6)
+    sizes: list[int] = []
+    run = generation._next_logits
+
+    def small(model, step, mask, cache):
+        sizes.append(len(step))
+        if len(step) > 3 or (len(sizes) == 9 and len(step) > 1):  # also in the middle of a batch
+            raise torch.OutOfMemoryError
+        return run(model, step, mask, cache)
+
+    monkeypatch.setattr(generation, "_next_logits", small)
+    assert write(model, SETS, PROMPTS, max_new_tokens=6, batch_size=16) == expected
+    assert max(sizes) > 3 >= sizes[-1]
+    monkeypatch.setattr(generation, "_next_logits", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError()))
+    with pytest.raises(torch.OutOfMemoryError):
+        write(model, SETS, PROMPTS, max_new_tokens=6)
