@@ -345,8 +345,8 @@ def test_theorem_of_other_weights_is_its_own():
 # --- the demo model's search
 
 
-def record(task: str, heads: str, intact: int, ablated: int, **more: Any) -> Any:
-    held = HeldOut(1000, intact, ablated, 400, 80)
+def record(task: str, heads: str, intact: int, ablated: int, fixes: int, harms: int, **more: Any) -> Any:
+    held = HeldOut(600, intact, ablated, fixes, harms)
     config = SearchConfig("demo", task)
     return SimpleNamespace(
         id="abc123", config=config, status=Status.DONE, held_out=held, frozen_set=HeadSet.parse(heads), **more
@@ -354,9 +354,9 @@ def record(task: str, heads: str, intact: int, ablated: int, **more: Any) -> Any
 
 
 def test_the_demo_search_is_linked_with_what_the_other_task_pays():
-    one, other = record("carry", "L1H1,L2H2", 520, 831), record("no-carry", "L1H1,L2H2", 485, 147)
+    one, other = record("carry", "L1H1,L2H2", 308, 501, 220, 27), record("no-carry", "L1H1,L2H2", 298, 92, 15, 221)
     drawn = toy_panels.demo([other, one])
-    assert "52.0 → 83.1" in drawn and "48.5 → 14.7" in drawn and 'href="/search?run=abc123"' in drawn
+    assert "51.3 → 83.5" in drawn and "49.7 → 15.3" in drawn and 'href="/search?run=abc123"' in drawn
     alone = toy_panels.demo([one])
     assert "--task no-carry --heads L1H1,L2H2" in alone
     assert "python -m cel_core demo" in toy_panels.demo([])
