@@ -15,6 +15,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 import gradio as gr  # noqa: E402
 from gradio.data_classes import BlocksConfigDict  # noqa: E402
+from starlette.middleware import Middleware  # noqa: E402
 from starlette.routing import BaseRoute  # noqa: E402
 
 from cel_core.bundle import MAX_BYTES  # noqa: E402
@@ -22,6 +23,7 @@ from cel_core.errors import CelError, ConfigError  # noqa: E402
 from cel_core.store import DEFAULT_PATH, Store  # noqa: E402
 from cel_core.worker import Worker  # noqa: E402
 from pages import api, downloads, explanations, layout, live, search, searches, toy, toy_downloads, worker_line  # noqa: E402
+from pages.first_paint import FirstPaint  # noqa: E402
 
 PAGES = (("Search", "/search", search.build), ("Live heads", "/live", live.build), ("Toy model", "/toy", toy.build))
 
@@ -86,7 +88,6 @@ def launch(
         prevent_thread_lock=True,
         theme=layout.theme(),
         css_paths=[layout.STYLE],
-        head=layout.head(),
         footer_links=[],
         run_history=False,
         enable_monitoring=False,
@@ -96,7 +97,7 @@ def launch(
         quiet=quiet,
         mcp_server=mcp,
         max_file_size=MAX_BYTES,
-        app_kwargs={"routes": routes(store, worker)},
+        app_kwargs={"routes": routes(store, worker), "middleware": [Middleware(FirstPaint)]},
     )
     return address
 

@@ -120,6 +120,8 @@
     within.querySelectorAll("table[data-table]").forEach((t) => { sort(t); filter(t); });
     within.querySelectorAll("time[data-age]").forEach(age);
     const title = document.querySelector(".page h1");
+    const early = document.querySelector(".early"); // stands where Gradio has not drawn the page yet (first_paint.py)
+    if (title && early) early.remove();
     if (title) document.title = `${title.textContent} · CEL`;
     const state = within.querySelector("[data-address]");
     if (state) address(JSON.parse(state.dataset.address));

@@ -12,7 +12,6 @@ from pages.markup import Markup, join, notice, tag
 
 HERE = Path(__file__).parent
 STYLE = HERE / "style.css"
-SCRIPT = HERE / "dashboard.js"
 TITLE = "CEL"
 PAGES = (("Searches", "/"), ("Search", "/search"), ("Live heads", "/live"), ("Toy model", "/toy"))
 # a page's HTML changes in place when an event ends; filters, sorting and ages are the browser's and are put back after that
@@ -21,10 +20,12 @@ RESTORE = "watch('value', () => window.cel.restore(element)); window.cel.restore
 PRESS = RESTORE + "window.cel.pressable(element, (name) => trigger('press', {name}));"
 
 
+LIGHT = {"bg": "#fbfbfa", "panel": "#ffffff", "line": "#e4e4e0", "ink": "#1c1d1f", "muted": "#64676c", "accent": "#2f5d9b"}
+DARK = {"bg": "#141517", "panel": "#1b1d20", "line": "#2d3035", "ink": "#e8e8e6", "muted": "#9a9ea5", "accent": "#8ab4f0"}
+
+
 def theme() -> gr.themes.Base:
     """The project's theme: neutral surfaces, one accent, a line around each card, fonts that Gradio carries with it."""
-    light = {"bg": "#fbfbfa", "panel": "#ffffff", "line": "#e4e4e0", "ink": "#1c1d1f", "muted": "#64676c", "accent": "#2f5d9b"}
-    dark = {"bg": "#141517", "panel": "#1b1d20", "line": "#2d3035", "ink": "#e8e8e6", "muted": "#9a9ea5", "accent": "#8ab4f0"}
     uses = {
         "bg": ["body_background_fill", "background_fill_secondary", "code_background_fill", "input_background_fill"],
         "panel": [
@@ -42,7 +43,7 @@ def theme() -> gr.themes.Base:
         name + ending: palette[use]
         for use, names in uses.items()
         for name in names
-        for ending, palette in (("", light), ("_dark", dark))
+        for ending, palette in (("", LIGHT), ("_dark", DARK))
     }
     found = gr.themes.Base(
         primary_hue="blue",
@@ -61,21 +62,21 @@ def theme() -> gr.themes.Base:
         block_shadow="none",
         block_border_width="1px",
         button_border_width="1px",
-        button_secondary_background_fill_hover=light["bg"],
-        button_secondary_background_fill_hover_dark=dark["line"],
+        button_secondary_background_fill_hover=LIGHT["bg"],
+        button_secondary_background_fill_hover_dark=DARK["line"],
         block_label_background_fill="transparent",
         block_label_background_fill_dark="transparent",
     )
 
 
-def head() -> str:
-    """The script that every page carries, inline."""
-    return f"<script>{SCRIPT.read_text()}</script>"
-
-
 def navigation(current: str) -> None:
-    """The navigation bar of a page; links keep the search that is open."""
+    """The navigation bar of a page."""
     gr.Navbar(visible=False)
+    gr.HTML(bar(current), elem_classes="bar", apply_default_css=False, js_on_load="window.cel.restore(element);")
+
+
+def bar(current: str) -> Markup:
+    """What stands in the navigation bar; links keep the search that is open."""
     links = (
         tag(
             "a",
@@ -89,8 +90,7 @@ def navigation(current: str) -> None:
     )
     worker = tag("span", data_worker=True, role="status")
     switch = tag("button", "Dark", type="button", css="plain", data_theme_switch=True, aria_label="Dark or light")
-    bar = tag("nav", tag("b", TITLE), *links, tag("span", worker, switch, css="r"), aria_label="Pages")
-    gr.HTML(bar, elem_classes="bar", apply_default_css=False, js_on_load="window.cel.restore(element);")
+    return tag("nav", tag("b", TITLE), *links, tag("span", worker, switch, css="r"), aria_label="Pages")
 
 
 def block(value: str = "", css: str = "", js: str = RESTORE) -> gr.HTML:
