@@ -309,10 +309,13 @@ class Store:
         with self._transaction() as database:
             _require_unsealed(database, search, part)
             return database.execute(
-                f"""WITH seen AS ({_OF_PART}), intact AS (SELECT position, correct FROM seen WHERE name = '')
-                    SELECT name AS head_set, count_if(s.correct AND NOT i.correct) AS fixes,
-                           count_if(i.correct AND NOT s.correct) AS harms, count(*) AS n
-                    FROM seen s JOIN intact i USING (position) WHERE name <> '' GROUP BY name ORDER BY name""",
+                f"""WITH intact AS (SELECT protocol, example, correct FROM ({_OF_PART}) WHERE name = ''),
+                    counted AS (
+                        SELECT o.head_set, count_if(o.correct AND NOT i.correct) AS fixes,
+                               count_if(i.correct AND NOT o.correct) AS harms, count(*) AS n
+                        FROM outcomes o JOIN intact i ON i.protocol = o.protocol AND i.example = o.example GROUP BY o.head_set)
+                    SELECT h.name AS head_set, c.fixes, c.harms, c.n FROM counted c JOIN head_sets h ON h.id = c.head_set
+                    WHERE h.name <> '' ORDER BY h.name""",
                 [search, part],
             ).df()
 

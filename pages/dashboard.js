@@ -128,6 +128,7 @@
     const goto = within.querySelector("[data-goto]");
     if (goto && goto.dataset.goto.startsWith("/")) location.href = goto.dataset.goto;
     fill(within);
+    relook(within);
     stale();
     follow(within);
     paint();
@@ -160,6 +161,22 @@
   const stale = () => {
     if (wanted === null) return;
     document.querySelectorAll("[data-heads]").forEach((e) => e.classList.toggle("stale", e.dataset.heads !== wanted));
+  };
+  // colours that came after the map was drawn; what is pressed and focused stays
+  const relook = (within) => {
+    const said = within.querySelector("[data-looks]");
+    const map = document.querySelector(".map[data-switches]");
+    if (!said || !map) return;
+    const looks = JSON.parse(said.dataset.looks);
+    map.querySelectorAll("button[data-head]").forEach((cell) => {
+      const [css, style, tip] = looks[cell.dataset.head];
+      if (cell.dataset.tip === tip && cell.className === css) return;
+      cell.className = css;
+      cell.style.cssText = style;
+      cell.dataset.tip = tip;
+      cell.setAttribute("aria-label", tip.replace("\n", ", "));
+    });
+    map.parentElement.querySelector(".legend").innerHTML = said.querySelector(".legend").innerHTML;
   };
   const switches = (element, changed) => {
     let anchor = null;

@@ -6,15 +6,17 @@
    (`AT_MOST`), while one runs the balance so far (`SO_FAR`).
 3. As a picture the map is one image with a name; every cell tells its numbers when pointed at, and the ranking beside it is the
    same in words. As switches (`switches`) its cells are buttons, pressed where a head is off; the browser moves among them.
+   What is pressed is the browser's: colours that change later (`looks`) are put on the buttons that are there.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from cel_core.heads import Head, HeadSet
+from cel_core.heads import Head, HeadSet, all_heads
 from cel_core.search import Tally
 from pages import formats
 from pages.markup import Markup, join, tag
@@ -119,6 +121,25 @@ def switches(
     label = f"Switches of {n_layers} layers of {n_heads} heads; arrow keys move, space switches, with shift a range"
     grid = _grid(n_layers, n_heads, drawn, role="group", aria_label=label, data_switches=True)
     return join([grid, _axes(), legend(limit, cells.values(), hatching, bool(frozen), dot=True)])
+
+
+def looks(n_layers: int, n_heads: int, cells: Mapping[Head, Cell], frozen: HeadSet, hatching: str) -> Markup:
+    """What the browser needs to colour switches anew: classes, style and tip of each, and the legend.
+
+    Args:
+        n_layers: rows.
+        n_heads: columns.
+        cells: what is known now.
+        frozen: heads to mark with a dot.
+        hatching: what a hatched cell's number is.
+    """
+    limit = limit_of(cells.values())
+    seen = {str(head): _look(head, cells, limit, hatching) for head in all_heads(n_layers, n_heads)}
+    for head in frozen:
+        css, *rest = seen[str(head)]
+        seen[str(head)] = (f"{css} frozen", *rest)
+    drawn = legend(limit, cells.values(), hatching, bool(frozen), dot=True)
+    return tag("div", drawn, data_looks=json.dumps(seen, separators=(",", ":")))
 
 
 def _grid(n_layers: int, n_heads: int, drawn: Callable[[Head], Markup], **attributes: object) -> Markup:

@@ -1,9 +1,11 @@
 """Live heads (``/live?run=ID&heads=L2H0,L2H6``): switch heads off, and see at once which answers change.
 
 A head set's outcomes come from the store; what is not there yet is asked of the worker, which streams it into the store while
-this page looks every half second. What a session looks at (`View`) is the session's own; what came from the browser is checked.
+this page looks every half second. While the search itself runs, the page looks now and then, and the map takes its colours from
+what is known by then. What a session looks at (`View`) is the session's own; what came from the browser is checked.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,16 +14,17 @@ import gradio as gr
 import pandas as pd
 
 from cel_core.errors import CelError, ConfigError, StoreError
-from cel_core.heads import HeadSet
+from cel_core.heads import Head, HeadSet
 from cel_core.records import Part, SearchRecord
 from cel_core.search import Tally
 from cel_core.store import Store
 from cel_core.worker import LiveState, Worker
 from pages import examples, explanations, formats, head_grid, layout, live_counts
-from pages.markup import Markup, notice, tag
-from pages.search import find
+from pages.head_grid import Cell
+from pages.markup import Markup, is_live, notice, tag
+from pages.search import find, stamp_of
 
-POLL_S = 0.5
+POLL_S, FOLLOW_S = 0.5, 2.0  # between two looks at a head set's outcomes, and at a search that runs
 MAX_WORDS, MAX_PROMPT = 200, 20_000
 PICK = "window.cel.pickable(element, (key) => trigger('pick', {key}));"
 FIND = "window.cel.findable(element, (words) => trigger('find', {words}));"
@@ -41,6 +44,9 @@ class View:
     words: str = ""
     n_done: int = -1  # outcomes the worker had made at the last look
     settled: bool = False  # whether the last look found everything
+    waiting: bool = False  # whether another look is due
+    stamp: tuple[object, ...] = ()  # the state of the search that the map shows
+    followed_s: float = 0.0  # when the search was last looked at, by the monotonic clock
     serial: int = 0  # goes up with every head set or side asked for; a look that began before has nothing to say any more
 
     @property
@@ -74,6 +80,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
         with gr.Row(visible=False, elem_classes="body live") as body:
             with gr.Column(scale=0, min_width=0, elem_classes="left"):
                 grid = layout.block(css="fill", js=layout.RESTORE + SWITCH)
+                looks = layout.block(css="looks")
             with gr.Column(scale=1, elem_classes="right"):
                 counts = layout.block()
                 strip = layout.block(js=layout.PRESS)
@@ -121,7 +128,8 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
         if serial != now.serial:
             return [gr.skip()] * len(drawn)
         now.settled, now.n_done = complete or bool(state.error), state.done
-        return [*shown, gr.Timer(active=not (complete or (look_again and now.settled))), now]
+        now.waiting = not (complete or (look_again and now.settled))
+        return [*shown, ticking(now), now]
 
     def opened(request: gr.Request) -> list[Any]:
         page = [top, body, grid]
@@ -131,7 +139,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
                 return [show_nothing(record), gr.Row(visible=False), gr.skip(), *[gr.skip()] * len(drawn)]
             now = view_of(record, dict(request.query_params))
             found = draw(now, str(request.session_hash), look_again=False)
-            singles = store.ranking(record.id, 1)
+            now.stamp, singles = stamp_of(record), store.ranking(record.id, 1)
             page_now = [live_counts.page_head(record, singles), gr.Row(visible=True), show_map(store, record, now, singles)]
             return [*page_now, *found]
         except CelError as error:
@@ -156,15 +164,31 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
     def refused(error: CelError) -> list[Any]:
         return [gr.skip(), layout.explained(error), *[gr.skip()] * (len(drawn) - 2)]
 
+    def follow(now: View) -> tuple[list[Any], bool]:
+        """Page head and colours where the search has moved since the last look, and whether it froze its set or ended."""
+        if not is_live(now.search) or time.monotonic() - now.followed_s < FOLLOW_S:
+            return [gr.skip(), gr.skip()], False
+        before, now.followed_s = now.search, time.monotonic()
+        now.record = store.search(before.id)
+        if stamp_of(now.record) == now.stamp:
+            return [gr.skip(), gr.skip()], False
+        now.stamp, singles = stamp_of(now.record), store.ranking(before.id, 1)
+        turned = (now.record.frozen_set, now.record.status) != (before.frozen_set, before.status)
+        return [live_counts.page_head(now.record, singles), show_looks(store, now.record, singles)], turned
+
     def polled(now: View, request: gr.Request) -> list[Any]:
         session = str(request.session_hash)
         state = worker.live_state(session)
         try:
-            if not now.settled and state.running and state.done == now.n_done:
-                return [gr.skip()] * len(drawn)
-            return draw(now, session, look_again=True)
+            followed, turned = follow(now)
+            news = now.waiting and (now.settled or not state.running or state.done != now.n_done)
+            if news or turned:
+                return [*followed, *draw(now, session, look_again=True)]
+            clock = gr.skip() if now.waiting or is_live(now.search) else ticking(now)
+            return [*followed, *[gr.skip()] * (len(drawn) - 2), clock, now]
         except CelError as error:
-            return [layout.explained(error), *[gr.skip()] * (len(drawn) - 2), gr.Timer(active=False)]
+            shown = {counts: layout.explained(error), timer: gr.Timer(active=False)}
+            return [shown.get(component, gr.skip()) for component in (top, looks, *drawn)]
 
     def picked(now: View, event: gr.EventData) -> tuple[Markup, View]:
         try:
@@ -199,7 +223,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
     demo.load(opened, outputs=[top, body, grid, *drawn], **quiet)
     grid.toggle(toggled, inputs=view, outputs=drawn, trigger_mode="multiple", **quiet)
     strip.press(pressed, inputs=view, outputs=drawn, trigger_mode="multiple", **quiet)
-    timer.tick(polled, inputs=view, outputs=drawn, **quiet)
+    timer.tick(polled, inputs=view, outputs=[top, looks, *drawn], **quiet)
     listed.pick(picked, inputs=view, outputs=[inspector, view], **newest)
     listed.find(sought, inputs=view, outputs=[listed, view], **newest)
     ask.click(lambda: live_counts.WRITING, outputs=answer, **quiet).then(
@@ -285,16 +309,30 @@ def show_example(now: View, example: Any | None) -> Markup:
     return examples.inspector(example, now.part, now.n, more)
 
 
+def ticking(now: View) -> gr.Timer:
+    """The page's clock: it runs while outcomes of this head set are on their way, and slower while the search runs."""
+    return gr.Timer(POLL_S if now.waiting else FOLLOW_S, active=now.waiting or is_live(now.search))
+
+
+def known_of(store: Store, record: SearchRecord, singles: Sequence[Tally]) -> tuple[Mapping[Head, Cell], str]:
+    """The map's cells, and what the number of a hatched one is."""
+    if singles:
+        return head_grid.of_ranking(singles), head_grid.AT_MOST
+    return head_grid.of_tallies(store.tallies(record.id, Part.DISCOVERY), record.n_discovery), head_grid.SO_FAR
+
+
+def show_looks(store: Store, record: SearchRecord, singles: Sequence[Tally]) -> Markup:
+    """New colours for the switches that are there."""
+    cells, hatching = known_of(store, record, singles)
+    shape = record.model["n_layers"], record.model["n_heads"]
+    return head_grid.looks(*shape, cells, record.frozen_set or HeadSet(), hatching)
+
+
 def show_map(store: Store, record: SearchRecord, now: View, singles: Sequence[Tally]) -> Markup:
     """The head map as switches, in its card."""
-    if singles:
-        cells = head_grid.of_ranking(singles)
-    else:
-        cells = head_grid.of_tallies(store.tallies(record.id, Part.DISCOVERY), record.n_discovery)
-    hatching = head_grid.AT_MOST if singles else head_grid.SO_FAR
-    frozen = record.frozen_set or HeadSet()
+    cells, hatching = known_of(store, record, singles)
     shape = record.model["n_layers"], record.model["n_heads"]
-    drawn = head_grid.switches(*shape, cells, frozen, now.head_set, hatching)
+    drawn = head_grid.switches(*shape, cells, record.frozen_set or HeadSet(), now.head_set, hatching)
     said = f"Discovery gain without each head, n = {formats.count(record.n_discovery)}. Click to switch a head off."
     return tag("div", tag("div", said, css="k above"), drawn, css="card mapcard")
 

@@ -187,6 +187,31 @@ def test_an_open_page_follows_its_search_to_the_end(chromium: Browser, store: St
     assert visit.complaints == []
 
 
+def test_open_switches_take_their_colours_from_a_running_search(chromium: Browser, store: Store):
+    running = made_up.halfway(store, made_up.Story(seed=0), upto=9)
+    with_pages = served(store)
+    visit = Visit(chromium, next(with_pages), "light")
+    page = visit.open(f"/live?run={running.id}&heads=none")
+    coloured = page.locator("button.cell:not(.none)")
+    expect(coloured).to_have_count(8)
+    page.locator('[data-head="L0H3"]').click()
+    expect(page.locator('.counts[data-heads="L0H3"]')).to_be_visible()
+    list(running.screening(33))
+    expect(coloured).to_have_count(32)
+    assert page.evaluate("document.activeElement.dataset.head") == "L0H3"
+    assert page.locator('button.cell[aria-pressed="true"]').count() == 1
+    assert page.get_by_role("button", name="Held-out").is_disabled()
+    running.finish()
+    expect(page.get_by_role("button", name="Frozen set")).to_be_visible()
+    expect(page.get_by_role("button", name="Held-out")).to_be_enabled()
+    expect(coloured).to_have_count(48)
+    expect(page.locator("button.cell.frozen")).to_have_count(len(store.search(running.id).frozen_set or ()))
+    expect(page.locator('.counts[data-heads="L0H3"]')).to_be_visible()
+    visit.context.close()
+    next(with_pages, None)
+    assert visit.complaints == []
+
+
 def test_an_empty_store_says_how_to_begin(chromium: Browser, store: Store):
     with_pages = served(store)
     visit = Visit(chromium, next(with_pages), "light")

@@ -1,5 +1,7 @@
 """The head map: colours, bounds and marks."""
 
+import html
+import json
 import re
 
 import pandas as pd
@@ -53,6 +55,20 @@ def test_the_frozen_set_is_outlined():
     cells = head_grid.of_ranking([tally(Head(0, 0), 1, 0), tally(Head(0, 1), 0, 1)])
     drawn = head_grid.picture(1, 2, cells, HeadSet((Head(0, 1),)))
     assert "off" in cell_of(drawn, "L0H1") and "off" not in cell_of(drawn, "L0H0")
+
+
+def test_switches_coloured_anew_look_as_if_drawn_anew():
+    cells = head_grid.of_ranking([tally(Head(0, 0), 9, 1), tally(Head(0, 1), 4, 1, exact=False), tally(Head(1, 0), 0, 2)])
+    frozen = HeadSet((Head(0, 1),))
+    drawn = head_grid.switches(2, 2, cells, frozen, HeadSet())
+    anew = head_grid.looks(2, 2, cells, frozen, head_grid.AT_MOST)
+    (said,) = re.findall('data-looks="([^"]*)"', anew)
+    looks = json.loads(html.unescape(said))
+    assert list(looks) == ["L0H0", "L0H1", "L1H0", "L1H1"]
+    for css, style, tip in looks.values():
+        assert f'<button class="{css}" type="button" style="{style}" data-tip="{tip}"' in drawn
+    assert looks["L0H1"][0] == "cell up bound frozen"
+    assert anew.partition(">")[2].removesuffix("</div>") in drawn
 
 
 def test_large_models_stay_within_the_page():
