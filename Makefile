@@ -4,7 +4,7 @@ RUN := $(VENV)/bin/python
 PORT ?= 7860
 BENCH ?= --model demo --task carry --rows 200
 
-.PHONY: setup demo test check bench
+.PHONY: setup demo test check bench bench-ui
 
 setup: $(VENV)/.installed
 
@@ -31,6 +31,10 @@ test: $(VENV)/.installed-dev
 # the engine beside the plain way; BENCH says on what, see docs/performance.md
 bench: setup
 	$(RUN) -m cel_core bench $(BENCH)
+
+# the dashboard in a real Chromium, on a store of 50 searches and two million made-up outcomes
+bench-ui: $(VENV)/.installed-dev
+	$(RUN) -m scripts.bench_ui
 
 # style and types
 check: $(VENV)/.installed-dev
