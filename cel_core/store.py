@@ -559,7 +559,8 @@ class _Duckdb:
         """
         with self._lock:
             if self._started is None:
-                self._started = duckdb.connect(":memory:")
+                # one thread: what is asked is small, and to share it out among threads costs more than it saves
+                self._started = duckdb.connect(":memory:", config={"threads": 1})
             name = self._names.setdefault(file, f"store_{len(self._names)}")
             if file not in self._users:
                 quoted = str(file).replace("'", "''")
