@@ -34,7 +34,7 @@ bench: setup
 
 # the dashboard in a real Chromium, on a store of 50 searches and two million made-up outcomes
 bench-ui: $(VENV)/.installed-dev
-	$(RUN) -m scripts.bench_ui
+	$(RUN) -m scripts.bench_ui $(BENCH_UI)
 
 # style and types
 check: $(VENV)/.installed-dev

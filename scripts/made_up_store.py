@@ -8,7 +8,7 @@ All of it goes through the store's own methods. Texts are random words of about 
 draws; nothing here says anything about a model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -63,22 +63,26 @@ class Size:
 LARGE = Size("made-up/28x24", "hellaswag", 28, 24, 2000, 10_042)
 
 
-def fill(path: Path) -> None:
-    """Fill a new store with 50 searches and two million outcomes.
+def fill(path: Path, large: Size = LARGE, n_small: int = N_SMALL) -> None:
+    """Fill a new store, with 50 searches and two million outcomes unless told otherwise.
 
     Args:
         path: the file, in a folder that exists.
+        large: the one large search, the newest; it has more heads than `walk` switches.
+        n_small: how many small ones.
     """
     store = Store(path)
     with store.together():
-        for number in range(N_SMALL):
+        for number in range(n_small):
             search = _Search(store, Size(f"made-up/small-{number}", "arithmetic", 6, 8, 40, 80, seed=number, p=6, k=2))
             search.run()
             if number == 3:
                 store.end(search.id, Status.STOPPED, 12.0)
             if number == 5:
                 store.end(search.id, Status.FAILED, 3.0, "memory ran out: give a smaller model, or another device")
-        _Search(store, LARGE).run()
+        search = _Search(store, large)
+        search.run()
+        search.look_at(head_set for _, head_set in walk(store, search.id))
 
 
 def walk(store: Store, search: str) -> list[tuple[Head, HeadSet]]:
@@ -113,7 +117,7 @@ class _Search:
         store.plan(self.id, protocol, model, Split(self.sides[Part.DISCOVERY], self.sides[Part.HELD_OUT], []))
 
     def run(self) -> None:
-        """Both stages, the freeze, the held-out comparison, and what somebody looked at on Live since."""
+        """Both stages, the freeze and the held-out comparison."""
         size = self.size
         heads = [HeadSet((head,)) for head in all_heads(size.n_layers, size.n_heads)]
         self._keep(Part.DISCOVERY, [INTACT])
@@ -124,11 +128,14 @@ class _Search:
         self.store.save_ranking(self.id, 2, subsets)
         frozen = subsets[0]
         self.store.freeze(self.id, frozen.head_set, frozen.gain)
-        looked_at = [head_set for _, head_set in walk(self.store, self.id)] if size == LARGE else []
-        self._keep(Part.HELD_OUT, list(dict.fromkeys([INTACT, frozen.head_set, *looked_at])))
+        self._keep(Part.HELD_OUT, [INTACT, frozen.head_set])
         self.store.save_held_out(self.id)
         self.store.progress(self.id, "held-out", 2 * size.n_held_out, 2 * size.n_held_out, 61.5)
         self.store.end(self.id, Status.DONE, 61.5)
+
+    def look_at(self, head_sets: Iterable[HeadSet]) -> None:
+        """Keep held-out outcomes of more sets, as if somebody had switched heads on Live."""
+        self._keep(Part.HELD_OUT, list(dict.fromkeys(head_sets)))
 
     def _keep(self, part: Part, head_sets: Sequence[HeadSet]) -> list[Tally]:
         """Draw and keep outcomes of these sets on one side; how they did there."""
