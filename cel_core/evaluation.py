@@ -120,7 +120,7 @@ class Evaluator:
             raise ConfigError(f"model '{self.model.spec}' runs without the packing that attribution needs: use --screen exact")
         flips = change = np.zeros(self.model.geometry[:2])
         for number, example in enumerate(examples, start=1):
-            found = attribute(self.model, self.requests(example), self._lengths(example), example.gold)
+            found = attribute(self.model, self.requests(example), self.task.divisors(example.continuations), example.gold)
             flips = flips + ((found.margin_nats + found.change_nats > 0).astype(int) - int(found.margin_nats > 0))
             change = change + found.change_nats
             self.engine.work = Work(self.engine.work.token_layers + found.token_layers, self.engine.work.logits)
@@ -155,7 +155,7 @@ class Evaluator:
             correct = matched == np.array([len(self.requests(example)[0].continuation) for example in examples])
             answers = self._written(matched, block.scores.written.reshape(shape)[..., 0], examples)
         else:
-            merit = logprobs / np.array([self._lengths(example) for example in examples])
+            merit = logprobs / np.array([self.task.divisors(example.continuations) for example in examples])
             gold = np.array([example.gold for example in examples])
             chosen = merit.argmax(axis=-1)
             correct = chosen == gold
@@ -171,11 +171,6 @@ class Evaluator:
             logprobs_nats=logprobs,
             detail=np.full(correct.shape, "", dtype=object),
         )
-
-    def _lengths(self, example: Example) -> list[int]:
-        """What each continuation's log-probability is divided by to be its merit: its characters, where scored so."""
-        per_character = self.task.scoring == Scoring.CHOICE_PER_CHARACTER
-        return [max(1, len(continuation) - 1) if per_character else 1 for continuation in example.continuations]
 
     def _written(self, matched: np.ndarray, written: np.ndarray, examples: list[Example]) -> np.ndarray:
         """What the model would have written, as far as scoring saw it: the gold tokens it agrees with, then its own."""

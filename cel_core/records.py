@@ -99,6 +99,10 @@ class SearchRecord:
         """All heads of the model; 0 until it is loaded."""
         return self.model.get("n_layers", 0) * self.model.get("n_heads", 0)
 
+    def n_examples(self, part: Part) -> int:
+        """Examples on a side."""
+        return self.n_held_out if part is Part.HELD_OUT else self.n_discovery
+
     @property
     def screened(self) -> str:
         """What stage 1 evaluated, where that is not every head; "" where it is."""

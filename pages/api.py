@@ -90,7 +90,7 @@ def build(store: Store, worker: Worker) -> None:
         """
         record = _begun(store.search(search))
         head_set, side = heads_of(record, heads), part_of(record, part)
-        n = _size(record, side)
+        n = record.n_examples(side)
         paired = store.paired(record.id, side, head_set)
         if len(paired) < n:
             session, end = f"api-{secrets.token_hex(4)}", time.monotonic() + min(max(0.0, float(wait_s)), MAX_WAIT_S)
@@ -151,17 +151,13 @@ def _paired(store: Store, record: SearchRecord, heads: str, part: str, whole: bo
     """What is stored of one side; where `whole`, nothing less than all of it."""
     _begun(record)
     side, head_set = part_of(record, part), heads_of(record, heads)
-    paired, n = store.paired(record.id, side, head_set), _size(record, side)
+    paired, n = store.paired(record.id, side, head_set), record.n_examples(side)
     if len(paired) < (n if whole else 1):
         raise StoreError(
             f"search {record.id}: {len(paired)} of {n} {side} examples are stored without {head_set or 'any head'}; "
             "call evaluate with these heads first"
         )
     return paired
-
-
-def _size(record: SearchRecord, side: Part) -> int:
-    return record.n_held_out if side is Part.HELD_OUT else record.n_discovery
 
 
 def _begun(record: SearchRecord) -> SearchRecord:

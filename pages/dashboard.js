@@ -72,11 +72,12 @@
   };
 
   // --- addresses
-  const run = () => new URLSearchParams(location.search).get("run");
+  const word = (name) => new URLSearchParams(location.search).get(name);
   const follow = (within) => {
     within.querySelectorAll("a[data-keep-run]").forEach((a) => {
       const path = a.getAttribute("href").split("?")[0];
-      a.setAttribute("href", run() ? `${path}?run=${encodeURIComponent(run())}` : path);
+      const kept = new URLSearchParams(["run", "example"].filter((name) => word(name)).map((name) => [name, word(name)]));
+      a.setAttribute("href", word("run") ? `${path}?${kept}` : path);
     });
   };
   const address = (changes) => {
@@ -323,7 +324,7 @@
   const tip = document.createElement("div");
   tip.className = "tip";
   tip.hidden = true;
-  document.addEventListener("pointerover", (e) => {
+  const point = (e) => {
     const target = e.target instanceof Element && e.target.closest("[data-tip]");
     tip.hidden = !target;
     if (!target) return;
@@ -334,7 +335,9 @@
     const above = box.top - tip.offsetHeight - 6;
     tip.style.left = `${Math.max(8, left)}px`;
     tip.style.top = `${above > 4 ? above : box.bottom + 6}px`;
-  });
+  };
+  document.addEventListener("pointerover", point);
+  document.addEventListener("focusin", point);
 
   // buttons that tell the server their name
   const pressable = (element, pressed) => {

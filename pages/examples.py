@@ -1,4 +1,4 @@
-"""Examples beside each other, intact and ablated: a table of flips, and one example in full.
+"""Examples beside each other, intact and ablated: what each side answered, and tables of them.
 
 What is shown comes from models and data sets, so every text goes through `pages.markup`.
 """
@@ -9,19 +9,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from pages import formats, programs
+from pages import formats
 from pages.markup import Column, Markup, Row, join, table, tag
 
 MAX_ROWS = 400  # flips drawn; the CSV has all
 PROMPT_CHARACTERS = 160
+CUT_TIP = "… ends an answer where it leaves the gold one: scoring reads no further."
+MARGIN_TIP = "How far the gold answer leads the best other one, before and after. Below 0 the model answers something else."
 COLUMNS = (
-    Column("Flip"),
+    Column("Flip", tip="Fix: wrong before, right after. Harm: right before, wrong after."),
     Column("Kind"),
     Column("Prompt", "cut"),
-    Column("Gold", "n"),
-    Column("Intact", "n"),
-    Column("Ablated", "n"),
-    Column("Margin, nats", "n"),
+    Column("Gold", "n", "The right answer."),
+    Column("Intact", "n", f"The answer of the whole model. {CUT_TIP}"),
+    Column("Ablated", "n", f"The answer without the heads. {CUT_TIP}"),
+    Column("Margin, nats", "n", MARGIN_TIP),
 )
 
 
@@ -67,8 +69,13 @@ def answer_text(example: Any, answer: str) -> str:
 def said_text(example: Any, side: str) -> str:
     """What a side (intact, ablated) answered; a wrong one in words is known up to where it leaves the gold answer (…)."""
     answer = answer_text(example, getattr(example, f"{side}_answer"))
-    cut = len(example.continuations) == 1 and not getattr(example, f"{side}_correct") and not answer.endswith(">")
-    return f"{answer}…" if cut else answer
+    return f"{answer}…" if is_cut(example, side) else answer
+
+
+def is_cut(example: Any, side: str) -> bool:
+    """Whether scoring read only part of a side's answer, up to where it left the gold one; an end mark (``<|…|>``) ends it."""
+    greedy = len(example.continuations) == 1
+    return greedy and not getattr(example, f"{side}_correct") and not getattr(example, f"{side}_answer").endswith(">")
 
 
 def gold_text(example: Any) -> str:
@@ -102,77 +109,12 @@ def _cells(example: Any) -> list[object]:
     return [
         tag("span", example.flip, css={"fix": "gain", "harm": "harm"}.get(example.flip, "")),
         example.kind,
-        _short(_last_question(example.context), PROMPT_CHARACTERS),
-        _short(gold_text(example), 32),
-        _short(said_text(example, "intact"), 32),
-        _short(said_text(example, "ablated"), 32),
+        short(_last_question(example.context), PROMPT_CHARACTERS),
+        short(gold_text(example), 32),
+        short(said_text(example, "intact"), 32),
+        short(said_text(example, "ablated"), 32),
         margin if not np.isnan(example.intact_margin_nats) else "–",
     ]
-
-
-def inspector(example: Any, part: str, n: int, more: object = "") -> Markup:
-    """One example in full.
-
-    Args:
-        example: a row of `Store.paired`.
-        part: the side it belongs to.
-        n: examples on that side.
-        more: what stands below prompt and answers.
-    """
-    title = f"{part.capitalize()} example {example.position + 1} of {formats.count(n)}"
-    if example.kind:
-        title += f", kind {example.kind}"
-    parts: list[object] = [tag("div", title, css="k"), tag("pre", example.context)]
-    if len(example.tests):
-        return join([*parts, programs.show(example), more])
-    return join([*parts, _answers(example), more, _bars(example)])
-
-
-def _answers(example: Any) -> Markup:
-    """Gold and both answers, each with its margin."""
-    rows: list[Markup] = [_line("Gold", tag("b", gold_text(example)), "")] if gold_text(example) else []
-    for name, title in (("intact", "Intact"), ("ablated", "Ablated")):
-        answer = said_text(example, name)
-        right = bool(getattr(example, f"{name}_correct"))
-        margin = getattr(example, f"{name}_margin_nats")
-        shown: object = tag("pre", answer) if "\n" in answer else answer
-        detail = getattr(example, f"{name}_detail")
-        said = tag("span", shown, css="gain" if right else "harm")
-        verdict = ("right" if right else "wrong") + (f", {detail}" if detail else "")
-        rows.append(_line(title, said, f"{verdict}, margin {formats.nats(margin)} nats" if not np.isnan(margin) else verdict))
-    return tag("dl", *rows, css="pair")
-
-
-def _line(title: str, value: object, note: str) -> Markup:
-    return join([tag("dt", title), tag("span", value), tag("span", note, css="sub")])
-
-
-def _bars(example: Any) -> Markup:
-    """Each choice's log-probability before and after."""
-    before = np.asarray(example.intact_logprobs_nats, dtype=float)
-    after = np.asarray(example.ablated_logprobs_nats, dtype=float)
-    longest = max(1e-9, float(np.abs([before, after]).max()))
-    several = len(example.continuations) > 1
-    title = f"Log-probability of {'each choice' if several else 'the gold answer'}, nats: the shorter bar is the likelier"
-    rows: list[Markup] = []
-    for choice, x, y in zip(example.continuations, before, after, strict=True):
-        rows.append(tag("span", _short(choice.strip(), 60), css="name"))
-        for css, value in (("barline", x), ("barline a", y)):
-            rows.append(tag("span", css=css, style=f"width:{100 * abs(value) / longest:.1f}%"))
-            rows.append(tag("span", formats.nats(value), css="sub"))
-    key = [
-        tag("span", css="barline", style="width:10px"),
-        "intact",
-        tag("span", css="barline a", style="width:10px"),
-        "ablated",
-    ]
-    return join(
-        [
-            tag("div", title, css="k over"),
-            tag("div", *rows, css="bars"),
-            tag("div", *key, css="legend"),
-        ]
-    )
 
 
 def answer_balance(paired: pd.DataFrame) -> list[Shares]:
@@ -221,6 +163,7 @@ def _last_question(context: str) -> str:
     return lines[-1] if lines else ""
 
 
-def _short(text: str, length: int) -> str:
+def short(text: str, length: int) -> str:
+    """A text on one line, cut to so many characters."""
     text = " ".join(text.split())
     return text if len(text) <= length else text[: length - 1] + "…"

@@ -44,7 +44,7 @@ def show(said: dict[str, str], template: bool, head_set: HeadSet) -> Markup:
         ]
         parts += [
             tag("div", "What the model writes itself, to the end of the line", css="k over"),
-            tag("dl", *rows, css="pair two"),
+            tag("dl", *rows, css="pair"),
         ]
     return join(parts)
 

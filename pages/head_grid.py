@@ -74,18 +74,18 @@ def picture(n_layers: int, n_heads: int, cells: Mapping[Head, Cell], marked: Hea
         n_layers: rows, drawn with layer 0 at the bottom.
         n_heads: columns.
         cells: what is known; other heads stay empty.
-        marked: heads to outline, such as the frozen set.
+        marked: the frozen set; drawn ablated, with a dot.
         hatching: what a hatched cell's number is.
     """
     limit = limit_of(cells.values())
 
     def drawn(head: Head) -> Markup:
         css, style, tip = _look(head, cells, limit, hatching)
-        return tag("span", css=css + (" off" if head in marked else ""), style=style, data_tip=tip)
+        return tag("span", css=css + (" off frozen" if head in marked else ""), style=style, data_tip=tip)
 
     label = f"Head map: {n_layers} layers of {n_heads} heads, {len(cells)} measured; the table of single heads has the numbers"
     grid = _grid(n_layers, n_heads, drawn, role="img", aria_label=label)
-    return join([grid, _axes(), legend(limit, cells.values(), hatching, bool(marked))])
+    return join([grid, _axes(), legend(limit, cells.values(), hatching, {"off dot": "frozen set"} if marked else {})])
 
 
 def switches(
@@ -120,7 +120,7 @@ def switches(
 
     label = f"Switches of {n_layers} layers of {n_heads} heads; arrow keys move, space switches, with shift a range"
     grid = _grid(n_layers, n_heads, drawn, role="group", aria_label=label, data_switches=True)
-    return join([grid, _axes(), legend(limit, cells.values(), hatching, bool(frozen), dot=True)])
+    return join([grid, _axes(), legend(limit, cells.values(), hatching, _switch_marks(frozen))])
 
 
 def looks(n_layers: int, n_heads: int, cells: Mapping[Head, Cell], frozen: HeadSet, hatching: str) -> Markup:
@@ -138,7 +138,7 @@ def looks(n_layers: int, n_heads: int, cells: Mapping[Head, Cell], frozen: HeadS
     for head in frozen:
         css, *rest = seen[str(head)]
         seen[str(head)] = (f"{css} frozen", *rest)
-    drawn = legend(limit, cells.values(), hatching, bool(frozen), dot=True)
+    drawn = legend(limit, cells.values(), hatching, _switch_marks(frozen))
     return tag("div", drawn, data_looks=json.dumps(seen, separators=(",", ":")))
 
 
@@ -163,8 +163,12 @@ def _axes() -> Markup:
     return tag("div", tag("span", "↑ layer"), tag("span", "head →"), css="axes")
 
 
-def legend(limit: float, cells: Iterable[Cell], hatching: str, marked: bool, dot: bool = False) -> Markup:
-    """The colour scale with its ends, and what hatching and outline, or dot, mean."""
+def _switch_marks(frozen: HeadSet) -> dict[str, str]:
+    return {"off": "off"} | ({"dot": "frozen set"} if frozen else {})
+
+
+def legend(limit: float, cells: Iterable[Cell], hatching: str, marks: Mapping[str, str]) -> Markup:
+    """The colour scale with its ends, and what hatching and the marks (class to meaning) say."""
     cells = list(cells)
     beyond = any(cell.gain < -limit for cell in cells)
     parts: list[object] = [
@@ -174,8 +178,8 @@ def legend(limit: float, cells: Iterable[Cell], hatching: str, marked: bool, dot
     ]
     if any(cell.partial for cell in cells):
         parts += [tag("span", css="swatch bound"), tag("span", hatching)]
-    if marked:
-        parts += [tag("span", css="swatch dot" if dot else "swatch frozen"), tag("span", "frozen set")]
+    for css, meaning in marks.items():
+        parts += [tag("span", css=f"swatch {css}"), tag("span", meaning)]
     return tag("div", *parts, css="legend")
 
 

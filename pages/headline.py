@@ -8,7 +8,7 @@ from cel_core.records import HeldOut, SearchRecord, Status
 from cel_core.tasks import TASKS
 from pages import formats, layout
 from pages.examples import Shares
-from pages.markup import Markup, command, figure, head_chips, is_live, join, notice, progress, signed, status_chip, tag
+from pages.markup import Markup, command, figure, head_chips, is_live, join, notice, progress, signed, status_chip, tag, term
 
 STAGES = {
     "loading": "Loading the model and the rows",
@@ -17,6 +17,9 @@ STAGES = {
     "stage 2 of 2": "Stage 2 of 2: subsets of the pool, on the discovery examples",
     "held-out": "Held-out comparison of the frozen set",
 }
+DISCOVERY = "Heads are compared, and the best subset is chosen, on these examples."
+HELD_OUT = "Other examples, looked at only once the chosen subset is frozen: they took no part in the choice."
+P_VALUE = "How often fixes and harms would be this far apart, or further, were each flip as likely one as the other."
 NO_BENEFIT = "The pool held no beneficial set"
 
 
@@ -29,9 +32,15 @@ def title(record: SearchRecord) -> str:
 def page_head(record: SearchRecord, actions: object = "") -> Markup:
     """Title, status and the plan in one line."""
     config = record.config
-    plan = f"p = {config.p}, k = {config.k}, seed {config.seed}"
+    parts: list[object] = [
+        join([term("p", f"Heads in the pool: the {config.p} best by themselves."), f" = {config.p}"]),
+        join([term("k", f"Subsets of 1 to {config.k} heads of the pool are tried together."), f" = {config.k}"]),
+        f"seed {config.seed}",
+    ]
     if record.n_discovery:
-        plan = f"{formats.count(record.n_discovery)} discovery, {formats.count(record.n_held_out)} held-out examples, {plan}"
+        discovery = join([f"{formats.count(record.n_discovery)} ", term("discovery", DISCOVERY)])
+        parts = [discovery, join([f"{formats.count(record.n_held_out)} ", term("held-out", HELD_OUT), " examples"]), *parts]
+    plan = join(parts, ", ")
     took = f"took {formats.duration(record.duration_s)}" if record.status is Status.DONE else ""
     name = tag("span", "search ", tag("span", record.id, css="mono"))
     return layout.page_head(title(record), status_chip(record), name, plan, record.screened, took, actions=actions)
@@ -104,7 +113,7 @@ def figures(record: SearchRecord, balance: Sequence[Shares]) -> Markup:
         figure("Gain", gain, unit="points", below=f"95 % interval {formats.interval(found.interval, n)}"),
         figure("Errors reduced by", formats.percent(found.relative_error_reduction), unit="%", below=_errors(found)),
         figure("Fixes / harms", fixes, " / ", harms, below="wrong → right / right → wrong"),
-        figure("Exact McNemar p", formats.p_value(found.mcnemar_p), below="two-sided"),
+        figure(term("Exact McNemar p", P_VALUE), formats.p_value(found.mcnemar_p), below="two-sided"),
         figure("Frozen heads", head_chips(record.frozen_set), below=_discovery(record), css="heads"),
     ]
     if balance:

@@ -19,17 +19,18 @@ from cel_core.records import Part, SearchRecord
 from cel_core.search import Tally
 from cel_core.store import Store
 from cel_core.worker import LiveState, Worker
-from pages import examples, explanations, formats, head_grid, layout, live_counts
+from pages import examples, explanations, formats, head_grid, inspector, layout, live_counts
 from pages.head_grid import Cell
 from pages.markup import Markup, is_live, notice, tag
 from pages.search import find, stamp_of
 
 POLL_S, FOLLOW_S = 0.5, 2.0  # between two looks at a head set's outcomes, and at a search that runs
-MAX_WORDS, MAX_PROMPT = 200, 20_000
+MAX_WORDS, MAX_PROMPT, MAX_SAMPLE = 200, 20_000, 240  # characters
 PICK = "window.cel.pickable(element, (key) => trigger('pick', {key}));"
 FIND = "window.cel.findable(element, (words) => trigger('find', {words}));"
 SWITCH = "watch('value', window.cel.switches(element, (heads) => trigger('toggle', {heads})));"
 INSPECT = tag("p", "Pick an example to read its prompt and both answers.", css="sub empty")
+KEYS = "Shift-click: a range, or at a number a whole layer or column. Keys: arrows move, space switches."
 NO_HEADS = "none"  # the empty set in an address, where a missing word means the frozen set
 
 
@@ -63,7 +64,7 @@ class View:
     @property
     def n(self) -> int:
         """Examples on the side looked at."""
-        return self.search.n_held_out if self.part is Part.HELD_OUT else self.search.n_discovery
+        return self.search.n_examples(self.part)
 
     @property
     def address(self) -> dict[str, str]:
@@ -88,11 +89,10 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
                     with gr.Column(scale=13, elem_classes="card listcard"):
                         listed = layout.block(js=layout.RESTORE + PICK + FIND)
                     with gr.Column(scale=9, elem_classes="card"):
-                        inspector = layout.block(INSPECT, css="inspector")
+                        inspected = layout.block(INSPECT, css="inspector")
                         with gr.Column(elem_classes="ask"):
                             asked = gr.Textbox(
                                 label="Try a prompt of your own, with and without the heads that are off",
-                                placeholder="Question: What is 512 minus 87?\nAnswer:",
                                 lines=2,
                                 max_lines=8,
                             )
@@ -100,7 +100,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
                             answer = layout.block()
     view = gr.State(View())
     timer = gr.Timer(POLL_S, active=False)
-    drawn = [counts, strip, listed, inspector, timer, view]
+    drawn = [counts, strip, listed, inspected, timer, view]
 
     def draw(now: View, session: str, look_again: bool) -> list[Any]:
         """Everything that a head set changes; asks the worker for what the store lacks."""
@@ -132,16 +132,16 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
         return [*shown, ticking(now), now]
 
     def opened(request: gr.Request) -> list[Any]:
-        page = [top, body, grid]
+        page = [top, body, grid, asked]
         try:
             record = find(store, str(request.query_params.get("run", "")))
             if record is None or not record.n_discovery:
-                return [show_nothing(record), gr.Row(visible=False), gr.skip(), *[gr.skip()] * len(drawn)]
+                return [show_nothing(record), gr.Row(visible=False), *[gr.skip()] * (len(page) - 2 + len(drawn))]
             now = view_of(record, dict(request.query_params))
             found = draw(now, str(request.session_hash), look_again=False)
             now.stamp, singles = stamp_of(record), store.ranking(record.id, 1)
-            page_now = [live_counts.page_head(record, singles), gr.Row(visible=True), show_map(store, record, now, singles)]
-            return [*page_now, *found]
+            head, colours = live_counts.page_head(record, singles), show_map(store, record, now, singles)
+            return [head, gr.Row(visible=True), colours, gr.Textbox(placeholder=prompt_like(store, now)), *found]
         except CelError as error:
             return [show_trouble(error), gr.Row(visible=False), *[gr.skip()] * (len(page) - 2 + len(drawn))]
 
@@ -220,11 +220,11 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
 
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
     newest = quiet | {"trigger_mode": "always_last"}
-    demo.load(opened, outputs=[top, body, grid, *drawn], **quiet)
+    demo.load(opened, outputs=[top, body, grid, asked, *drawn], **quiet)
     grid.toggle(toggled, inputs=view, outputs=drawn, trigger_mode="multiple", **quiet)
     strip.press(pressed, inputs=view, outputs=drawn, trigger_mode="multiple", **quiet)
     timer.tick(polled, inputs=view, outputs=[top, looks, *drawn], **quiet)
-    listed.pick(picked, inputs=view, outputs=[inspector, view], **newest)
+    listed.pick(picked, inputs=view, outputs=[inspected, view], **newest)
     listed.find(sought, inputs=view, outputs=[listed, view], **newest)
     ask.click(lambda: live_counts.WRITING, outputs=answer, **quiet).then(
         answered, inputs=[view, asked], outputs=answer, **quiet
@@ -287,6 +287,13 @@ def with_texts(
     return found, examples.pick(found, now.example)
 
 
+def prompt_like(store: Store, now: View) -> str:
+    """How a prompt of this task looks: the first example's, of a long one the end."""
+    first = store.paired(now.search.id, now.part, HeadSet(), [0])
+    context = str(first["context"].iloc[0]).strip() if len(first) else ""
+    return context if len(context) <= MAX_SAMPLE else f"…{context[-MAX_SAMPLE:]}"
+
+
 def prompt_of(text: object) -> str:
     """A prompt of the user's own.
 
@@ -306,7 +313,7 @@ def show_example(now: View, example: Any | None) -> Markup:
     if example is None:
         return INSPECT
     more = explanations.waiting(now.search, example.key, now.head_set)
-    return examples.inspector(example, now.part, now.n, more)
+    return inspector.show(now.search, example, now.part, now.head_set, more)
 
 
 def ticking(now: View) -> gr.Timer:
@@ -334,7 +341,7 @@ def show_map(store: Store, record: SearchRecord, now: View, singles: Sequence[Ta
     shape = record.model["n_layers"], record.model["n_heads"]
     drawn = head_grid.switches(*shape, cells, record.frozen_set or HeadSet(), now.head_set, hatching)
     said = f"Discovery gain without each head, n = {formats.count(record.n_discovery)}. Click to switch a head off."
-    return tag("div", tag("div", said, css="k above"), drawn, css="card mapcard")
+    return tag("div", tag("div", said, css="k above"), drawn, tag("div", KEYS, css="sub below hint"), css="card mapcard")
 
 
 def show_nothing(record: SearchRecord | None) -> Markup:

@@ -10,10 +10,11 @@ from cel_core.heads import HeadSet
 from cel_core.records import Part, SearchRecord
 from cel_core.search import Tally
 from pages import downloads, examples, formats, headline, layout
-from pages.markup import Markup, button, figure, filter_box, join, notice, progress, signed, tag
+from pages.markup import Markup, button, figure, filter_box, join, notice, progress, signed, tag, term
 
 MAX_ROWS = 60  # drawn of each list; the filter box reaches the others
 LISTS = (("fix", "Fixes"), ("harm", "Harms"), ("same", "Unchanged"))
+OFF_TIP = "These heads are ablated: their output is set to zero at every token."
 EXPLORATION = "looking at held-out examples here is exploration, not evidence"
 WRITING = join([tag("div", "Waiting for the model to write.", css="k over"), tag("div", tag("i"), css="prog unknown")])
 
@@ -21,7 +22,7 @@ WRITING = join([tag("div", "Waiting for the model to write.", css="k over"), tag
 def page_head(record: SearchRecord, singles: Sequence[Tally]) -> Markup:
     """Title, what is looked at, and the presets."""
     size = f"{formats.count(record.n_heads)} heads"
-    link = tag("a", "search ", tag("span", record.id, css="mono"), href=f"/search?run={record.id}")
+    link = tag("a", "search ", tag("span", record.id, css="mono"), href=f"/search?run={record.id}", data_keep_run=True)
     best = " ".join(str(t.head_set) for t in singles[: record.config.p])
     parts = [button("None", data_set_heads="", title="Every head on")]
     if record.frozen_set:
@@ -45,7 +46,7 @@ def counts(compared: pd.DataFrame, head_set: HeadSet, n: int) -> Markup:
     fixes, harms = int((compared["flip"] == "fix").sum()), int((compared["flip"] == "harm").sum())
     right = int(compared["intact_correct"].astype(bool).sum())
     below = f"n = {formats.count(known)}" if known == n else f"n = {formats.count(known)} of {formats.count(n)}"
-    without = f"Without {len(head_set)} head{'' if len(head_set) == 1 else 's'}" if head_set else "No head off"
+    without = f"Ablated, {len(head_set)} head{'' if len(head_set) == 1 else 's'}" if head_set else "Ablated, no head"
     if not known:
         parts = [figure(label, "–", below=below) for label in ("Intact", without, "Gain", "Fixes", "Harms")]
     else:
@@ -83,7 +84,7 @@ def strip(
     said = f"both answers to {formats.count(known)} {part} examples"
     tables = downloads.links(record.id, part, {"heads": str(head_set)}, said) if known else ""
     end = tag("span", tag("span", far, css="sub"), tables, tag("span", *sides, css="segments"), css="end")
-    line = tag("div", tag("span", "Off", css="k"), heads, end, css="offline")
+    line = tag("div", tag("span", term("Off", OFF_TIP), css="k"), heads, end, css="offline")
     parts = [line]
     if error:
         what, _, remedy = error.partition(": ")
@@ -142,7 +143,7 @@ def listed(compared: pd.DataFrame, found: pd.DataFrame, selected: str, words: st
 
 def side_by_side(intact: str, ablated: str, head_set: HeadSet) -> Markup:
     """Two continuations of one prompt."""
-    without = f"Without {formats.heads(head_set)}" if head_set else "No head is off"
+    without = f"Ablated: {formats.heads(head_set)}" if head_set else "Ablated: no head is off"
     halves = [
         tag("div", tag("div", title, css="k"), tag("pre", text.strip("\n") or "(nothing)"))
         for title, text in (("Intact", intact), (without, ablated))

@@ -17,6 +17,7 @@ class Column(NamedTuple):
 
     title: str
     kind: str = ""  # "n" for numbers, aligned right; "w" for text that may wrap
+    tip: str = ""  # what it means, said when pointed at
 
 
 class Row(NamedTuple):
@@ -63,7 +64,7 @@ def signed(text: str, value: float) -> Markup:
     return tag("span", text, css="gain" if value > 0 else "harm" if value < 0 else "")
 
 
-def figure(label: str, *value: object, unit: object = "", below: object = "", css: str = "") -> Markup:
+def figure(label: object, *value: object, unit: object = "", below: object = "", css: str = "") -> Markup:
     """One number of a headline: its label, the number, its unit, and a line below."""
     parts = [tag("div", label, css="k"), tag("div", *value, tag("span", " ", unit, css="u") if unit else "", css=f"v {css}")]
     return tag("div", *parts, *([tag("div", below, css="sub")] if below else []))
@@ -72,6 +73,11 @@ def figure(label: str, *value: object, unit: object = "", below: object = "", cs
 def notice(title: str, *lines: object, css: str = "") -> Markup:
     """A card that says one thing: an empty state, a failure with its remedy, a finding in words."""
     return tag("div", tag("b", title), *(tag("p", line) for line in lines), css=f"card notice {css}", role="status")
+
+
+def term(text: object, tip: str) -> Markup:
+    """A word with its meaning, said when it is pointed at or reached by keyboard."""
+    return tag("span", text, css="term", tabindex=0, data_tip=tip)
 
 
 def command(text: str) -> Markup:
@@ -101,7 +107,10 @@ def table(columns: Sequence[Column], rows: Sequence[Row], name: str, empty: str 
         return tag("p", empty, css="sub empty")
     head = tag(
         "tr",
-        *(tag("th", tag("button", c.title, type="button") if c.title else "", css=c.kind, scope="col") for c in columns),
+        *(
+            tag("th", tag("button", c.title, type="button", data_tip=c.tip or None) if c.title else "", css=c.kind, scope="col")
+            for c in columns
+        ),
     )
     openings = [f'<td class="{c.kind}">' if c.kind else "<td>" for c in columns]
     body = join(

@@ -1,8 +1,29 @@
-"""The plan of a search and the environment that produced it, for whoever repeats it."""
+"""The plan of a search: in words, for whoever reads it, and with its environment, for whoever repeats it."""
 
 from cel_core.records import SearchRecord
+from cel_core.search import n_subsets
+from cel_core.tasks import TASKS
 from pages import formats, headline
 from pages.markup import Markup, join, tag
+
+DEMO = "A small transformer that comes with the project, trained on Carry and No carry at once."
+
+
+def in_words(record: SearchRecord) -> Markup:
+    """What is asked, and the steps of the search, each with its sizes."""
+    config = record.config
+    heads = record.screened.removeprefix("approximate screen: ") or f"each of the {formats.count(record.n_heads)} heads"
+    n_discovery, n_held_out = formats.count(record.n_discovery), formats.count(record.n_held_out)
+    n_tried = formats.count(n_subsets(config.p, config.k))
+    one = f"{heads[:1].upper()}{heads[1:]} ablated alone on {n_discovery} discovery examples: the {config.p} best are the pool."
+    two = f"All {n_tried} subsets of 1 to {config.k} heads of the pool ablated together: the best is frozen."
+    last = f"Only then {n_held_out} other examples, intact and without the frozen set: the fair figure."
+    steps = [("Stage 1", one), ("Stage 2", two), ("Held-out", last)]
+    if config.task in TASKS:
+        steps.insert(0, ("Task", TASKS[config.task].about))
+    if config.model == "demo":
+        steps.insert(0, ("Model", DEMO))
+    return tag("dl", *(join([tag("dt", name), tag("dd", text)]) for name, text in steps), css="card facts words")
 
 
 def show_plan(record: SearchRecord) -> Markup:

@@ -14,7 +14,7 @@ def show(example: Any) -> Markup:
     both = tag("div", _program("Intact", intact), _program("Ablated", ablated), css="halves")
     title = tag("div", "What differs, intact to ablated", css="k over")
     differs = tag("pre", *changes, css="code") if changes else tag("p", "Both programs are the same.", css="sub")
-    return join([tag("dl", *parts, css="pair two"), _tests(example), both, title, differs])
+    return join([tag("dl", *parts, css="pair"), _tests(example), both, title, differs])
 
 
 def difference(before: str, after: str) -> list[Markup]:

@@ -17,16 +17,16 @@ from cel_core.records import Part, SearchRecord, Status
 from cel_core.search import Tally
 from cel_core.store import Store
 from cel_core.worker import Worker
-from pages import downloads, evidence, examples, figures, formats, head_grid, headline, layout, rankings
+from pages import downloads, evidence, examples, figures, formats, head_grid, headline, inspector, layout, rankings
 from pages.head_grid import Cell
 from pages.markup import Markup, button, filter_box, is_live, join, notice, tag
 from pages.pace import Pace
-from pages.plan import show_plan
+from pages.plan import in_words, show_plan
 
 POLL_S, IDLE_S = 1.0, 5.0  # between two looks at a search that moves, and at one that might again
 PICK = layout.RESTORE + "window.cel.pickable(element, (key) => trigger('pick', {key}));"
 TESTED = "Line: 95 % interval. Ticks: other subsets, not tested."
-RANKED = "Blue: the pool. Faint: dropped early, at most."
+RANKED = "Blue: the pool. Faint: dropped early, drawn at the most it could still gain."
 INSPECT = tag("p", "Pick a flip to read its prompt and both answers.", css="sub empty")
 
 
@@ -68,7 +68,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
                         with gr.Column(scale=3):
                             flips = layout.block(js=PICK)
                         with gr.Column(scale=2):
-                            inspector = layout.block(INSPECT, css="inspector")
+                            inspected = layout.block(INSPECT, css="inspector")
                     with gr.Tab("Evidence", id="evidence"):
                         proof = layout.block()
                     with gr.Tab("Plan", id="plan"):
@@ -82,7 +82,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
                         ranks = gr.Plot(show_label=False, container=False)
     seen = gr.State(Seen())
     timer = gr.Timer(POLL_S, active=False)
-    drawn = [top, body, grid, tabs, singles, subsets_tab, subsets, flips_tab, flips, inspector, proof, plan]
+    drawn = [top, body, grid, tabs, singles, subsets_tab, subsets, flips_tab, flips, inspected, proof, plan]
     drawn += [plots, sides_head, sides, ranks_head, ranks, timer, seen]
 
     def render(found: Found, before: Seen, example: str, opening: bool, problem: CelError | None = None) -> list[Any]:
@@ -101,7 +101,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
             subsets: rankings.subsets(record, found.subsets),
             flips_tab: gr.Tab(f"Flips{n_flips}"),
             flips: show_flips(record, changed, example),
-            inspector: INSPECT if picked is None else examples.inspector(picked, Part.HELD_OUT, record.n_held_out),
+            inspected: INSPECT if picked is None else show_example(record, picked),
             proof: evidence.show(record, found.paired),
             plan: show_plan(record),
             plots: gr.Row(visible=bool(found.singles)),
@@ -163,19 +163,19 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
             record = store.search(before.search)
             if record.frozen_set is None:
                 return INSPECT
-            paired = store.paired(record.id, Part.HELD_OUT, record.frozen_set)
+            key = str(event._data.get("key", ""))
+            example = examples.pick(store.paired(record.id, Part.HELD_OUT, record.frozen_set, [], key), key)
         except CelError as error:
             return layout.explained(error)
-        example = examples.pick(paired, str(event._data.get("key", "")))
         if example is None:
             return notice("There is no such example in this search", "Reload the page to see what it holds.", css="bad")
-        return examples.inspector(example, Part.HELD_OUT, record.n_held_out)
+        return show_example(record, example)
 
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
     demo.load(opened, outputs=drawn, **quiet)
     timer.tick(polled, inputs=seen, outputs=drawn, **quiet)
     top.press(pressed, inputs=seen, outputs=drawn, **quiet)
-    flips.pick(picked, inputs=seen, outputs=inspector, trigger_mode="always_last", **quiet)
+    flips.pick(picked, inputs=seen, outputs=inspected, trigger_mode="always_last", **quiet)
 
 
 def find(store: Store, run: str) -> SearchRecord | None:
@@ -219,7 +219,7 @@ def actions(record: SearchRecord, stopping: bool) -> Markup:
     tip = "One file with all of this search, for another dashboard to import"
     parts = [tag("a", "Export", css="btn", href=f"/bundles/{record.id}.zip", download=True, title=tip)]
     if record.n_discovery:
-        parts.append(tag("a", "Open live", css="btn", href=f"/live?run={record.id}"))
+        parts.append(tag("a", "Open live", css="btn", href=f"/live?run={record.id}", data_keep_run=True))
     if is_live(record):
         parts.append(button("Stopping" if stopping else "Stop", "stop", disabled=stopping))
     elif record.status is not Status.DONE:
@@ -244,7 +244,7 @@ def show_top(found: Found, left_s: float | None, actions: object = "", problem: 
 
 
 def show_map(found: Found) -> Markup:
-    """The head map in its card."""
+    """The head map in its card, and the steps of the search in words."""
     record = found.record
     if not record.n_heads:
         return Markup()
@@ -254,7 +254,7 @@ def show_map(found: Found) -> Markup:
     title = tag("div", f"Discovery gain without each head, n = {formats.count(record.n_discovery)}", css="k")
     known = "" if found.singles else tag("div", f"{len(found.cells)} of {record.n_heads} heads measured", css="sub below")
     drawn = head_grid.picture(*shape, found.cells, marked, hatching)
-    return tag("div", title, drawn, known, css="card mapcard")
+    return join([tag("div", title, drawn, known, css="card mapcard"), in_words(record)])
 
 
 def show_flips(record: SearchRecord, changed: pd.DataFrame | None, selected: str) -> Markup:
@@ -276,6 +276,14 @@ def show_flips(record: SearchRecord, changed: pd.DataFrame | None, selected: str
     end = tag("span", downloads.links(record.id, Part.HELD_OUT), css="end")
     tools = tag("div", tag("span", *buttons, css="segments"), filter_box("flips", "Search flips"), end, css="tools")
     return join([tools, tag("div", examples.flips_table(changed, "flips", selected), css="tall")])
+
+
+def show_example(record: SearchRecord, example: Any) -> Markup:
+    """One held-out example, intact and without the frozen set; Live goes on from it."""
+    words = f"run={record.id}&example={example.key}"
+    link = tag("a", "Open it live", href=f"/live?{words}", css="csv")
+    live = tag("p", link, ", to switch heads one by one and to see all that the model writes", css="sub")
+    return inspector.show(record, example, Part.HELD_OUT, record.frozen_set or HeadSet(), live)
 
 
 def _plot_head(title: str, search: str, name: str, note: str) -> Markup:

@@ -10,7 +10,7 @@ A benchmark is one file beside this one, holding one `Task`. Three ways of scori
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
@@ -120,6 +120,7 @@ class Task(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
+    about: ClassVar[str]  # what is asked and when an answer is right, for readers
     version: ClassVar[int] = 1
     scoring: ClassVar[Scoring]
     paper_sizes: ClassVar[Sizes]
@@ -134,6 +135,11 @@ class Task(ABC):
         Raises:
             DataError: a row lacks a field, or has a value that cannot be read; the message names file and line.
         """
+
+    def divisors(self, continuations: Sequence[str]) -> list[int]:
+        """What each continuation's log-probability is divided by before they are compared: its characters, where scored so."""
+        per_character = self.scoring == Scoring.CHOICE_PER_CHARACTER
+        return [max(1, len(continuation) - 1) if per_character else 1 for continuation in continuations]
 
     def generated_rows(self, seed: int) -> list[Row]:
         """Rows made from a seed, for tasks that can be generated; empty for the others."""

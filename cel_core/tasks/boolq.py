@@ -16,6 +16,7 @@ class BoolQ(Task):
 
     name = "boolq"
     title = "BoolQ"
+    about = "A question about a passage. Right when the gold answer, yes or no, is the likelier one."
     scoring = Scoring.CHOICE
     paper_sizes = Sizes(2000, 3270)
     hub = HubSource("aps/super_glue", "boolq", ("train", "validation"))

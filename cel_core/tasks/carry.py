@@ -112,6 +112,7 @@ class Carry(Task):
 
     name = "carry"
     title = "Carry"
+    about = "Sums that carry, such as 27 + 45. Right when the model writes the ordinary sum, 72."
     version = 2  # 1 asked both orders of a pair, as two rows
     scoring = Scoring.GREEDY
     paper_sizes = Sizes(600, 600)  # of the demo, from 1,283 pairs; the paper has no such task
@@ -135,4 +136,5 @@ class NoCarry(Carry):
 
     name = "no-carry"
     title = "No carry"
+    about = "Sums such as 27 + 45. Right when the model adds each column for itself and drops the carry: 62."
     reading = "no-carry"

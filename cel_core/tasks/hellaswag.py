@@ -16,6 +16,7 @@ class HellaSwag(Task):
 
     name = "hellaswag"
     title = "HellaSwag"
+    about = "Which of four endings goes on with a scene. Right when the gold one is the likeliest, per character."
     scoring = Scoring.CHOICE_PER_CHARACTER
     paper_sizes = Sizes(2000, 10042)
     hub = HubSource("Rowan/hellaswag", None, ("train", "validation"))

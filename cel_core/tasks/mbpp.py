@@ -21,6 +21,7 @@ class Mbpp(Task):
 
     name = "mbpp"
     title = "MBPP"
+    about = "Write a Python function, after three worked examples. Right when it passes its three asserts."
     scoring = Scoring.PROGRAM
     paper_sizes = Sizes(374, 500)
     hub = HubSource("google-research-datasets/mbpp", "full", ("train", "test", "validation", "prompt"))
@@ -72,6 +73,7 @@ class MbppInstruct(Mbpp):
 
     name = "mbpp-instruct"
     title = "MBPP, instruct"
+    about = "Write a Python function in a fenced block. Right when it passes its three asserts."
     stop = "```"
     answer_prefix = "\n```python\n"
 

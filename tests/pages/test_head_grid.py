@@ -48,13 +48,14 @@ def test_a_head_measured_in_part_is_hatched_while_the_search_runs():
 def test_one_ruinous_head_does_not_drain_the_others_of_colour():
     cells = [Cell(Head(0, i), 3, 0, 100, 100) for i in range(9)] + [Cell(Head(1, 0), 0, 90, 100, 100)]
     assert head_grid.limit_of(cells) == 0.03
-    assert "−3.0 and below" in head_grid.legend(0.03, cells, head_grid.AT_MOST, marked=False)
+    assert "−3.0 and below" in head_grid.legend(0.03, cells, head_grid.AT_MOST, {})
 
 
 def test_the_frozen_set_is_outlined():
     cells = head_grid.of_ranking([tally(Head(0, 0), 1, 0), tally(Head(0, 1), 0, 1)])
     drawn = head_grid.picture(1, 2, cells, HeadSet((Head(0, 1),)))
     assert "off" in cell_of(drawn, "L0H1") and "off" not in cell_of(drawn, "L0H0")
+    assert "frozen" in cell_of(drawn, "L0H1") and 'class="swatch off dot"' in drawn  # a dot means the frozen set on every page
 
 
 def test_switches_coloured_anew_look_as_if_drawn_anew():

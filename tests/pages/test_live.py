@@ -60,7 +60,7 @@ def test_counters_agree_with_the_headline(searches: Searches):
     compared = examples.compared(store.paired(record.id, Part.HELD_OUT, record.frozen_set))
     shown = live_counts.counts(compared, record.frozen_set, record.n_held_out)
     assert f">{record.held_out.fixes}<" in shown and f">{record.held_out.harms}<" in shown
-    assert f"Without {len(record.frozen_set)} heads" in shown
+    assert f"Ablated, {len(record.frozen_set)} heads" in shown
     listed = live_counts.listed(compared, compared, "", "", complete=True)
     same = record.held_out.n - record.held_out.fixes - record.held_out.harms
     assert f"Unchanged {same}" in listed
