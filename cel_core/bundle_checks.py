@@ -7,21 +7,19 @@
 4. The frozen set is the best of its ranking, and the held-out counts are those of its outcomes.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cel_core.bundle import Bundle
 from cel_core.config import Protocol
 from cel_core.heads import HeadSet
 from cel_core.records import HeldOut, Part, SearchRecord, Status
 from cel_core.search import Tally
 from cel_core.tasks import Example, Scoring, find_task
 from cel_core.untrusted import refuse, shown, whole
-
-if TYPE_CHECKING:
-    from cel_core.bundle import Bundle
 
 MAX_HEADS = 100_000  # of a model, all of which a page draws
 SLACK = 0.02  # by which counts made in half precision may differ: batches of another size flip a few answers
@@ -36,7 +34,7 @@ class _Counts(NamedTuple):
     harms: dict[str, int]
 
 
-def check(bundle: "Bundle") -> None:
+def check(bundle: Bundle) -> None:
     """Refuse a bundle that contradicts itself.
 
     Raises:
@@ -123,7 +121,7 @@ def _counts(side: list[Example], outcomes: pa.Table) -> _Counts:
     return _Counts(*(dict(zip(found, each, strict=True)) for each in sums))
 
 
-def _check_rankings(bundle: "Bundle", counts: _Counts, slack: int) -> None:
+def _check_rankings(bundle: Bundle, counts: _Counts, slack: int) -> None:
     record = bundle.record
     if bundle.subsets and not bundle.singles:
         refuse("it ranks subsets of a pool, but no single heads")
@@ -151,7 +149,7 @@ def _agrees(tally: Tally, counts: _Counts, slack: int) -> bool:
     return n == tally.n and max(abs(tally.fixes - fixes), abs(tally.harms - harms)) <= slack
 
 
-def _check_frozen(bundle: "Bundle", counts: dict[Part, _Counts]) -> None:
+def _check_frozen(bundle: Bundle, counts: dict[Part, _Counts]) -> None:
     record = bundle.record
     if record.frozen_set is None:
         if counts[Part.HELD_OUT].n:

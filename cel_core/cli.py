@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from cel_core import bench, bundle, experiment, printing
+from cel_core import bench, bundle, bundle_reading, experiment, printing
 from cel_core import search as algorithm
 from cel_core.config import SearchConfig
 from cel_core.errors import CelError, ConfigError
@@ -333,7 +333,7 @@ def _export(chosen: argparse.Namespace) -> None:
 
 
 def _import(chosen: argparse.Namespace) -> None:
-    found = bundle.read(typed_path(chosen.file))
+    found = bundle_reading.read(typed_path(chosen.file))
     kept = Store(chosen.store).keep(found)
     result = {"search_id": kept.search, "was_there": kept.was_there, "n_new_outcomes": kept.n_new}
     _print_json(result) if chosen.json else print(kept)

@@ -1,41 +1,38 @@
-"""The one place that keeps outcomes, and the only importer of duckdb.
+"""The one place that keeps outcomes.
 
 Outcomes are keyed by content: protocol, head set, example. A search is a plan over them: which examples are discovery and
 held-out, and which set was frozen when. Rankings, flips and headlines are queries.
 
-* Every transaction is short (open, act, close), and a file another process holds is tried again: DuckDB gives one process the
-  file for as long as a connection is open, so many processes take turns.
+* Every transaction is short, so that many processes take turns with one file (`cel_core.database`).
 * Held-out outcomes before the freeze are impossible: whatever is asked or written names a search and one of its parts, and a
   search's held-out part is sealed while its frozen set is empty, whoever made the outcomes. A set is frozen once.
 * Toy runs, down-sampled to what a plot shows, and toy populations' figures are keyed by a hash of their settings.
 """
 
-import contextlib
 import json
-import random
 import secrets
 import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from cel_core import owner
+from cel_core import owner, tables
 from cel_core.bundle import OUTCOMES, Bundle, Kept
 from cel_core.config import Protocol, SearchConfig
+from cel_core.database import Database
 from cel_core.errors import SealedError, StoreError
 from cel_core.heads import INTACT, HeadSet
-from cel_core.migrations import STEPS
 from cel_core.paths import typed_path
-from cel_core.records import HeldOut, Part, SearchRecord, Status
+from cel_core.records import Part, SearchRecord, Status
 from cel_core.search import Tally
+from cel_core.tables import OF_PART
 from cel_core.tasks import Example
 from cel_core.tasks.split import Split
 from cel_core.toy import Method, PopulationSummary, ToyConfig, Trajectory
@@ -57,39 +54,13 @@ class Store:
             StoreError: it cannot be opened or written, or a newer version of this program wrote it.
         """
         self.path = typed_path(str(path))
-        self.patience_s = patience_s
-        self._thread = threading.local()
+        self._database = Database(self.path, patience_s)
         self._saving_toy = threading.Lock()  # two page threads may save the same toy run, and its key is unique
         self._importing = threading.Lock()  # two page threads may import the same search
-        if not self.path.parent.is_dir():
-            raise StoreError(f"store '{self.path}': its folder does not exist; make it, or give another --store")
-        with self._transaction() as database:
-            database.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)")
-            version = database.execute("SELECT coalesce(max(version), 0) FROM schema_version").fetchall()[0][0]
-            if version > len(STEPS):
-                raise StoreError(
-                    f"store '{self.path}' was written by a newer version (schema {version}, this one knows {len(STEPS)}): "
-                    "update this program, or give another --store"
-                )
-            for number, step in enumerate(STEPS[version:], start=version + 1):
-                database.execute(step)
-                database.execute("INSERT INTO schema_version VALUES (?)", [number])
 
-    @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def together(self) -> AbstractContextManager[None]:
         """Inside, this thread's calls share one opening of the file: for a page that asks much at once, briefly."""
-        if getattr(self._thread, "file", None) is not None:
-            yield
-            return
-        self._thread.file = self._open()
-        try:
-            yield
-        finally:
-            file, self._thread.file = self._thread.file, None
-            try:
-                _DUCKDB.close(file)
-            except duckdb.Error as error:
-                raise self._unusable(error) from error
+        return self._database.together()
 
     # --- searches -----------------------------------------------------------------------------------------------------
 
@@ -97,7 +68,7 @@ class Store:
         """A new search, owned by this process, running or queued; its plan follows once model and rows are read."""
         search = secrets.token_hex(3)
         now = datetime.now(UTC)
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             database.execute(
                 """INSERT INTO searches (id, created_at, updated_at, owner, status, stage, done, total, config, environment,
                    notes, error, duration_s) VALUES (?, ?, ?, ?, ?, 'loading', 0, 0, ?, ?, [], '', 0)""",
@@ -114,7 +85,7 @@ class Store:
         record = self.search(search)
         if record.status in (Status.RUNNING, Status.DONE):
             raise StoreError(f"search {search} is {record.status}: only a stopped, interrupted or failed search can be resumed")
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             taken = database.execute(
                 """UPDATE searches SET status = 'running', owner = ?, environment = ?, error = '', updated_at = ?
                    WHERE id = ? AND updated_at = ? RETURNING id""",
@@ -126,7 +97,7 @@ class Store:
 
     def queue(self, search: str) -> None:
         """Put a search that does not run in line again."""
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             database.execute(
                 "UPDATE searches SET status = 'queued', owner = ?, error = '', updated_at = ? WHERE id = ?",
                 [owner.this_process(), datetime.now(UTC), search],
@@ -143,8 +114,8 @@ class Store:
             if self.protocol_key(search) != protocol.key:
                 raise StoreError(f"search {search} was begun with another model, dtype or task version: start a new search")
             return
-        with self._transaction() as database:
-            _insert_plan(database, search, protocol, {Part.DISCOVERY: split.discovery, Part.HELD_OUT: split.held_out})
+        with self._database.transaction() as database:
+            tables.insert_plan(database, search, protocol, {Part.DISCOVERY: split.discovery, Part.HELD_OUT: split.held_out})
             database.execute(
                 "UPDATE searches SET model = ?, n_discovery = ?, n_held_out = ?, notes = ? WHERE id = ?",
                 [json.dumps(model), len(split.discovery), len(split.held_out), split.notes, search],
@@ -152,7 +123,7 @@ class Store:
 
     def protocol_key(self, search: str) -> str | None:
         """Identifies the protocol a search was planned under; None before its plan."""
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             found = database.execute(
                 "SELECT p.key FROM searches s JOIN protocols p ON p.id = s.protocol WHERE s.id = ?", [search]
             ).fetchall()
@@ -160,7 +131,7 @@ class Store:
 
     def progress(self, search: str, stage: str, done: int, total: int, duration_s: float, token_layers: float = 0.0) -> None:
         """Say how far a running search is, and add what it ran since to its bill; this is also its sign of life."""
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             database.execute(
                 """UPDATE searches SET stage = ?, done = ?, total = ?, duration_s = ?, token_layers = token_layers + ?,
                    updated_at = ? WHERE id = ?""",
@@ -169,7 +140,7 @@ class Store:
 
     def end(self, search: str, status: Status, duration_s: float, error: str = "") -> None:
         """Close a run: done, stopped or failed, with the reason."""
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             database.execute(
                 "UPDATE searches SET status = ?, error = ?, duration_s = ?, updated_at = ? WHERE id = ?",
                 [status, error, duration_s, datetime.now(UTC), search],
@@ -195,13 +166,13 @@ class Store:
 
     def save_ranking(self, search: str, stage: int, tallies: Sequence[Tally]) -> None:
         """Keep the ranking of a stage (1: single heads, 2: subsets), best first."""
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             database.execute("DELETE FROM rankings WHERE search = ? AND stage = ?", [search, stage])
-            _insert_ranking(database, search, stage, tallies)
+            tables.insert_ranking(database, search, stage, tallies)
 
     def ranking(self, search: str, stage: int) -> list[Tally]:
         """The ranking of a stage, best first; empty until the stage is done."""
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             rows = database.execute(
                 "SELECT head_set, fixes, harms, n_correct, n, exact FROM rankings WHERE search = ? AND stage = ? ORDER BY rank",
                 [search, stage],
@@ -214,7 +185,7 @@ class Store:
         Raises:
             StoreError: another set is frozen already, or the set's discovery outcomes are not all there.
         """
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             frozen, n_discovery = database.execute(
                 "SELECT frozen_set, n_discovery FROM searches WHERE id = ?", [search]
             ).fetchall()[0]
@@ -223,7 +194,7 @@ class Store:
                     return
                 raise StoreError(f"search {search} has frozen {frozen}: a set is frozen once; start a new search")
             n_known = database.execute(
-                f"SELECT count(*) FROM ({_OF_PART}) WHERE name = ?", [search, Part.DISCOVERY, str(head_set)]
+                f"SELECT count(*) FROM ({OF_PART}) WHERE name = ?", [search, Part.DISCOVERY, str(head_set)]
             ).fetchall()[0][0]
             if not n_discovery or not head_set or n_known < n_discovery:
                 raise StoreError(
@@ -239,13 +210,13 @@ class Store:
         """Count the held-out comparison of the frozen set and keep it with the search, and what the plain way would cost."""
         record = self.search(search)
         if record.frozen_set is None:
-            raise SealedError(_sealed(search))
+            raise SealedError(tables.sealed(search))
         flips = self.paired(search, Part.HELD_OUT, record.frozen_set)
         if len(flips) < record.n_held_out:
             raise StoreError(f"search {search}: {len(flips)} of {record.n_held_out} held-out outcomes are there; resume it")
         intact, ablated = flips["intact_correct"].to_numpy(bool), flips["ablated_correct"].to_numpy(bool)
         counts = [int(x.sum()) for x in (intact, ablated, ~intact & ablated, intact & ~ablated)]
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             database.execute(
                 """UPDATE searches SET held_out_intact = ?, held_out_ablated = ?, held_out_fixes = ?, held_out_harms = ?,
                    plain_token_layers = ? WHERE id = ?""",
@@ -256,9 +227,9 @@ class Store:
 
     def examples(self, search: str, part: Part) -> list[Example]:
         """The examples of one side, in the plan's order."""
-        with self._transaction() as database:
-            _require_unsealed(database, search, part)
-            return _examples(database, search, part)
+        with self._database.transaction() as database:
+            tables.require_unsealed(database, search, part)
+            return tables.examples(database, search, part)
 
     def add_outcomes(self, search: str, part: Part, outcomes: pa.Table | pd.DataFrame) -> None:
         """Keep outcomes (the columns of `cel_core.outcomes`) of examples of one side; what is known stays as it is.
@@ -267,8 +238,8 @@ class Store:
             SealedError: they are of held-out examples, and nothing is frozen yet.
             StoreError: one is of an example outside this side.
         """
-        with self._transaction() as database:
-            _require_unsealed(database, search, part)
+        with self._database.transaction() as database:
+            tables.require_unsealed(database, search, part)
             database.register("new_rows", outcomes)
             outside = database.execute(
                 """SELECT count(*) FROM new_rows r WHERE NOT EXISTS (SELECT 1 FROM search_examples m JOIN examples e
@@ -277,7 +248,7 @@ class Store:
             ).fetchall()[0][0]
             if outside:
                 raise StoreError(f"search {search}: {outside} outcomes are not of its {part} examples, and are not kept")
-            _insert_outcomes(database, search)
+            tables.insert_outcomes(database, search)
 
     def known(
         self, search: str, part: Part, head_sets: Sequence[HeadSet] | None = None
@@ -292,11 +263,11 @@ class Store:
         Returns:
             For each head set, positions of examples in the plan's order and whether each was answered right.
         """
-        with self._transaction() as database:
-            _require_unsealed(database, search, part)
+        with self._database.transaction() as database:
+            tables.require_unsealed(database, search, part)
             names = None if head_sets is None else list(map(str, head_sets))
             found = database.execute(
-                f"SELECT name, position, correct FROM ({_OF_PART}) WHERE ?::TEXT[] IS NULL OR list_contains(?::TEXT[], name)",
+                f"SELECT name, position, correct FROM ({OF_PART}) WHERE ?::TEXT[] IS NULL OR list_contains(?::TEXT[], name)",
                 [search, part, names, names],
             ).df()
         return {
@@ -306,10 +277,10 @@ class Store:
 
     def tallies(self, search: str, part: Part) -> pd.DataFrame:
         """Fixes, harms and the number of examples known, for every set beside the intact model: head_set, fixes, harms, n."""
-        with self._transaction() as database:
-            _require_unsealed(database, search, part)
+        with self._database.transaction() as database:
+            tables.require_unsealed(database, search, part)
             return database.execute(
-                f"""WITH intact AS (SELECT protocol, example, correct FROM ({_OF_PART}) WHERE name = ''),
+                f"""WITH intact AS (SELECT protocol, example, correct FROM ({OF_PART}) WHERE name = ''),
                     counted AS (
                         SELECT o.head_set, count_if(o.correct AND NOT i.correct) AS fixes,
                                count_if(i.correct AND NOT o.correct) AS harms, count(*) AS n
@@ -321,10 +292,10 @@ class Store:
 
     def judged(self, search: str, part: Part, head_set: HeadSet) -> pd.DataFrame:
         """What `paired` gives, without texts, for counting: position, intact_correct, ablated_correct."""
-        with self._transaction() as database:
-            _require_unsealed(database, search, part)
+        with self._database.transaction() as database:
+            tables.require_unsealed(database, search, part)
             return database.execute(
-                f"""WITH seen AS ({_OF_PART})
+                f"""WITH seen AS ({OF_PART})
                     SELECT a.position, i.correct AS intact_correct, a.correct AS ablated_correct
                     FROM seen a JOIN seen i USING (position) WHERE a.name = ? AND i.name = '' ORDER BY a.position""",
                 [search, part, str(head_set or INTACT)],
@@ -347,8 +318,8 @@ class Store:
             correct, answer, margin_nats, logprobs_nats, detail.
         """
         wanted = "" if positions is None else "AND a.position IN (SELECT unnest(?::INTEGER[]))"
-        with self._transaction() as database:
-            _require_unsealed(database, search, part)
+        with self._database.transaction() as database:
+            tables.require_unsealed(database, search, part)
             asked = []
             if positions is not None:
                 named = database.execute(
@@ -358,7 +329,7 @@ class Store:
                 ).fetchall()
                 asked = [[*positions, *(position for (position,) in named)]]
             return database.execute(
-                f"""WITH seen AS ({_OF_PART})
+                f"""WITH seen AS ({OF_PART})
                     SELECT a.position, e.key, e.kind, e.context, e.continuations, e.gold, e.answer, e.tests,
                            i.correct AS intact_correct, a.correct AS ablated_correct,
                            i.answer AS intact_answer, a.answer AS ablated_answer,
@@ -382,7 +353,7 @@ class Store:
         Raises:
             StoreError: there is none of that id.
         """
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             record = self.search(search)
             rest = {Status.RUNNING: Status.INTERRUPTED, Status.QUEUED: Status.STOPPED}  # its process stays here
             record = replace(record, status=rest.get(record.status, record.status))
@@ -391,10 +362,10 @@ class Store:
                 [record.id],
             ).fetchall()[0]
             parts = list(Part) if outcomes and record.frozen_set else [Part.DISCOVERY] if outcomes else []
-            tables = [
+            found = [
                 database.sql(
                     f"""SELECT name AS head_set, e.key AS example, correct, o.answer, margin_nats, logprobs_nats, detail
-                        FROM ({_OF_PART}) o JOIN examples e ON e.id = o.example ORDER BY name, position""",
+                        FROM ({OF_PART}) o JOIN examples e ON e.id = o.example ORDER BY name, position""",
                     params=[record.id, part],
                 ).to_arrow_table()
                 for part in parts
@@ -403,8 +374,8 @@ class Store:
                 record,
                 frozen_at,
                 None if protocol is None else Protocol(**json.loads(protocol)),
-                {part: _examples(database, record.id, part) for part in Part},
-                pa.concat_tables([OUTCOMES.empty_table(), *(table.cast(OUTCOMES) for table in tables)]),
+                {part: tables.examples(database, record.id, part) for part in Part},
+                pa.concat_tables([OUTCOMES.empty_table(), *(table.cast(OUTCOMES) for table in found)]),
                 self.ranking(record.id, 1),
                 self.ranking(record.id, 2),
             )
@@ -416,23 +387,23 @@ class Store:
         whose id another search has, gets a new id.
 
         Args:
-            bundle: the search, as `cel_core.bundle.read` checked it.
+            bundle: the search, as `cel_core.bundle_reading.read` checked it.
         """
         record = bundle.record
         with self._importing, self.together():
             for twin in self._records("WHERE created_at = ?", [record.created_at]):
                 if self.bundle(twin.id, outcomes=False).holds(bundle):
-                    with self._transaction() as database:
+                    with self._database.transaction() as database:
                         database.register("new_rows", bundle.outcomes)
-                        return Kept(twin.id, True, record.id, _insert_outcomes(database, twin.id), 0)
+                        return Kept(twin.id, True, record.id, tables.insert_outcomes(database, twin.id), 0)
             taken = {each.id for each in self.searches()}
             search = record.id
             while search in taken:
                 search = secrets.token_hex(3)
-            with self._transaction() as database:
-                _insert_record(database, replace(record, id=search), bundle.frozen_at)
+            with self._database.transaction() as database:
+                tables.insert_record(database, replace(record, id=search), bundle.frozen_at)
                 if bundle.protocol is not None:
-                    _insert_plan(database, search, bundle.protocol, bundle.sides)
+                    tables.insert_plan(database, search, bundle.protocol, bundle.sides)
                 database.register("new_rows", bundle.outcomes)
                 n_other = database.execute(
                     """SELECT count(*) FROM new_rows r JOIN head_sets h ON h.name = r.head_set
@@ -441,15 +412,15 @@ class Store:
                        WHERE o.correct <> r.correct""",
                     [search],
                 ).fetchall()[0][0]
-                n_new = _insert_outcomes(database, search)
+                n_new = tables.insert_outcomes(database, search)
                 for stage, tallies in ((1, bundle.singles), (2, bundle.subsets)):
-                    _insert_ranking(database, search, stage, tallies)
+                    tables.insert_ranking(database, search, stage, tallies)
             return Kept(search, False, record.id, n_new, n_other)
 
     def allow_code_execution(self, search: str) -> None:
         """Let the programs that a search's model writes run on this machine: a consent that no bundle brings along."""
         record = self.search(search)
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             config = replace(record.config, allow_code_execution=True)
             database.execute("UPDATE searches SET config = ? WHERE id = ?", [json.dumps(asdict(config)), record.id])
 
@@ -459,7 +430,7 @@ class Store:
         """Keep a toy run as recorded; one that is kept already stays as it is."""
         key, n_points = run.config.key(run.method), len(run.steps)
         points = pd.DataFrame({"step": run.steps, "coefficients": list(run.coefficients.reshape(n_points, -1))})
-        with self._saving_toy, self._transaction() as database:
+        with self._saving_toy, self._database.transaction() as database:
             new = database.execute(
                 "INSERT INTO toy_runs VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING key",
                 [key, run.method, json.dumps(asdict(run.config)), datetime.now(UTC), run.converged, run.diverged_by],
@@ -471,7 +442,7 @@ class Store:
     def toy_run(self, config: ToyConfig, method: Method = "descent") -> Trajectory | None:
         """The toy run of these very settings, where it is kept."""
         key = config.key(method)
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             ends = database.execute("SELECT converged, diverged_by FROM toy_runs WHERE key = ?", [key]).fetchall()
             points = database.execute("SELECT step, coefficients FROM toy_points WHERE run = ? ORDER BY step", [key]).fetchall()
         if not ends:
@@ -483,7 +454,7 @@ class Store:
     def save_toy_summary(self, config: ToyConfig, summary: PopulationSummary) -> None:
         """Keep a toy population's figures, in place of earlier ones of the same settings and number of seeds."""
         content = [json.dumps(asdict(each)) for each in (config, summary)]
-        with self._saving_toy, self._transaction() as database:
+        with self._saving_toy, self._database.transaction() as database:
             database.execute(
                 "INSERT OR REPLACE INTO toy_populations (key, n_seeds, created_at, config, summary) VALUES (?, ?, ?, ?, ?)",
                 [config.key(summary.n_seeds), summary.n_seeds, datetime.now(UTC), *content],
@@ -491,250 +462,13 @@ class Store:
 
     def toy_summary(self, config: ToyConfig, n_seeds: int) -> PopulationSummary | None:
         """The figures of the toy population of these very settings, where they are kept."""
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             found = database.execute("SELECT summary FROM toy_populations WHERE key = ?", [config.key(n_seeds)]).fetchall()
         return PopulationSummary.from_plain(json.loads(found[0][0])) if found else None
 
-    # ------------------------------------------------------------------------------------------------------------------
-
     def _records(self, where: str, parameters: list[Any]) -> list[SearchRecord]:
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             rows = database.execute(f"SELECT * FROM searches {where} ORDER BY created_at DESC, id", parameters)
             names = [column[0] for column in rows.description]
             found = [dict(zip(names, row, strict=True)) for row in rows.fetchall()]
-        return [_record(row) for row in found]
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """One short transaction; an exception inside rolls it back."""
-        try:
-            with self.together(), _DUCKDB.cursor(self._thread.file) as database:
-                database.begin()
-                yield database
-                database.commit()
-        except duckdb.Error as error:
-            raise self._unusable(error) from error
-
-    def _unusable(self, error: duckdb.Error) -> StoreError:
-        return StoreError(f"store '{self.path}' cannot be used ({_first_line(error)}): check the disk and the file")
-
-    def _open(self) -> Path:
-        """Open the file, once no other process holds it; the name by which to ask for cursors and to close it."""
-        file, deadline = self.path.resolve(), time.monotonic() + self.patience_s
-        while True:
-            try:
-                _DUCKDB.open(file)
-                return file
-            except duckdb.Error as error:
-                if "Could not set lock" not in str(error):
-                    raise StoreError(
-                        f"store '{self.path}' cannot be opened ({_first_line(error)}): give a writable path with --store"
-                    ) from error
-                if time.monotonic() > deadline:
-                    raise StoreError(
-                        f"store '{self.path}' has been held by another process for {self.patience_s:.0f} s: close that one, or "
-                        "give another --store"
-                    ) from error
-            time.sleep(random.uniform(0.005, 0.03))
-
-
-class _Duckdb:
-    """DuckDB as this process runs it: started once, empty, with stores' files attached for as long as somebody uses them.
-
-    To start it takes ten times as long as to open a file, and a file can be open only once in a process: so all threads and
-    all handles share what is open.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._started: duckdb.DuckDBPyConnection | None = None
-        self._users: dict[Path, int] = {}  # of each open file
-        self._names: dict[Path, str] = {}  # under which it is attached
-
-    def open(self, file: Path) -> None:
-        """Attach a file, made where it is not there, unless somebody in this process has it open already.
-
-        Raises:
-            duckdb.Error: it cannot be opened, or another process holds it.
-        """
-        with self._lock:
-            if self._started is None:
-                # one thread: what is asked is small, and to share it out among threads costs more than it saves
-                self._started = duckdb.connect(":memory:", config={"threads": 1})
-            name = self._names.setdefault(file, f"store_{len(self._names)}")
-            if file not in self._users:
-                quoted = str(file).replace("'", "''")
-                self._started.execute(f"ATTACH IF NOT EXISTS '{quoted}' AS {name}")
-            self._users[file] = self._users.get(file, 0) + 1
-
-    def cursor(self, file: Path) -> duckdb.DuckDBPyConnection:
-        """A connection of its own to an open file."""
-        with self._lock:
-            assert self._started is not None
-            cursor = self._started.cursor()
-        cursor.execute(f"USE {self._names[file]}")
-        return cursor
-
-    def close(self, file: Path) -> None:
-        """Say that a file is not used any more; the last one lets go of it."""
-        with self._lock:
-            assert self._started is not None
-            self._users[file] -= 1
-            if not self._users[file]:
-                del self._users[file]
-                self._started.execute(f"DETACH {self._names[file]}")
-
-
-_DUCKDB = _Duckdb()
-
-# outcomes of one part of a search under its protocol; parameters: search, part
-_OF_PART = """
-    SELECT h.name, m.position, o.* FROM search_examples m JOIN searches s ON s.id = m.search
-    JOIN outcomes o ON o.protocol = s.protocol AND o.example = m.example JOIN head_sets h ON h.id = o.head_set
-    WHERE m.search = ? AND m.part = ?
-"""
-
-
-def _examples(database: duckdb.DuckDBPyConnection, search: str, part: Part) -> list[Example]:
-    rows = database.execute(
-        """SELECT e.task, e.context, e.continuations, e.gold, e.answer, e.kind, e.tests FROM search_examples m
-           JOIN examples e ON e.id = m.example WHERE m.search = ? AND m.part = ? ORDER BY m.position""",
-        [search, part],
-    ).fetchall()
-    return [
-        Example(task, text, tuple(ways), gold, right, kind, tuple(tests)) for task, text, ways, gold, right, kind, tests in rows
-    ]
-
-
-def _insert_record(database: duckdb.DuckDBPyConnection, record: SearchRecord, frozen_at: datetime | None) -> None:
-    """Keep a search that rests, without its plan."""
-    held_out = record.held_out
-    row = {
-        "id": record.id,
-        "created_at": record.created_at,
-        "updated_at": record.updated_at,
-        "owner": owner.this_process(),
-        "status": record.status,
-        "stage": record.stage,
-        "done": record.done,
-        "total": record.total,
-        "config": json.dumps(asdict(record.config)),
-        "model": json.dumps(record.model) if record.model else None,
-        "environment": json.dumps(record.environment),
-        "n_discovery": record.n_discovery or None,
-        "n_held_out": record.n_held_out or None,
-        "notes": list(record.notes),
-        "error": record.error,
-        "duration_s": record.duration_s,
-        "frozen_set": None if record.frozen_set is None else str(record.frozen_set),
-        "frozen_at": frozen_at,
-        "discovery_gain": record.discovery_gain,
-        "held_out_intact": held_out and held_out.intact_correct,
-        "held_out_ablated": held_out and held_out.ablated_correct,
-        "held_out_fixes": held_out and held_out.fixes,
-        "held_out_harms": held_out and held_out.harms,
-        "token_layers": record.token_layers,
-        "plain_token_layers": record.plain_token_layers,
-    }
-    names, places = ", ".join(row), ", ".join("?" * len(row))
-    database.execute(f"INSERT INTO searches ({names}) VALUES ({places})", list(row.values()))
-
-
-def _insert_plan(
-    database: duckdb.DuckDBPyConnection, search: str, protocol: Protocol, sides: dict[Part, list[Example]]
-) -> None:
-    """Keep a search's protocol and examples; what of them is there already stays as it is."""
-    columns = ["part", "position", "key", "task", "kind", "context", "continuations", "gold", "answer", "tests"]
-    rows = [
-        (part, position, e.key, e.task, e.kind, e.context, list(e.continuations), e.gold, e.answer, list(e.tests))
-        for part, side in sides.items()
-        for position, e in enumerate(side)
-    ]
-    database.register("new_rows", pd.DataFrame(rows, columns=columns))
-    database.execute(
-        "INSERT INTO protocols (key, content) VALUES (?, ?) ON CONFLICT DO NOTHING",
-        [protocol.key, json.dumps(asdict(protocol))],
-    )
-    database.execute(
-        """INSERT INTO examples (key, task, kind, context, continuations, gold, answer, tests)
-           SELECT key, task, kind, context, continuations::TEXT[], gold, answer, tests::TEXT[] FROM new_rows
-           ON CONFLICT DO NOTHING"""
-    )
-    database.execute(
-        """INSERT INTO search_examples
-           SELECT ?, e.id, r.part, r.position FROM new_rows r JOIN examples e ON e.key = r.key""",
-        [search],
-    )
-    database.execute(
-        "UPDATE searches SET protocol = (SELECT id FROM protocols WHERE key = ?) WHERE id = ?", [protocol.key, search]
-    )
-
-
-def _insert_outcomes(database: duckdb.DuckDBPyConnection, search: str) -> int:
-    """Keep the outcomes registered as new_rows under a search's protocol; the number of those that were not known."""
-    database.execute("INSERT INTO head_sets (name) SELECT DISTINCT head_set FROM new_rows ON CONFLICT DO NOTHING")
-    return database.execute(
-        """INSERT INTO outcomes
-           SELECT s.protocol, h.id, e.id, r.correct, r.answer,
-                  CASE WHEN isnan(r.margin_nats) THEN NULL ELSE r.margin_nats END, r.logprobs_nats::FLOAT[], r.detail
-           FROM new_rows r JOIN head_sets h ON h.name = r.head_set JOIN examples e ON e.key = r.example
-           JOIN searches s ON s.id = ? ON CONFLICT DO NOTHING""",
-        [search],
-    ).fetchall()[0][0]
-
-
-def _insert_ranking(database: duckdb.DuckDBPyConnection, search: str, stage: int, tallies: Sequence[Tally]) -> None:
-    rows = pd.DataFrame(
-        [
-            (search, stage, rank, str(t.head_set), t.fixes, t.harms, t.n_correct, t.n, t.exact)
-            for rank, t in enumerate(tallies, start=1)
-        ],
-        columns=["search", "stage", "rank", "head_set", "fixes", "harms", "n_correct", "n", "exact"],
-    )
-    database.register("new_rows", rows)
-    database.execute("INSERT INTO rankings BY NAME SELECT * FROM new_rows")
-
-
-def _require_unsealed(database: duckdb.DuckDBPyConnection, search: str, part: Part) -> None:
-    found = database.execute("SELECT frozen_set FROM searches WHERE id = ?", [search]).fetchall()
-    if not found:
-        raise StoreError(f"there is no search '{search[:40]}': look at the list of searches, and give one id")
-    if Part(part) is Part.HELD_OUT and found[0][0] is None:
-        raise SealedError(_sealed(search))
-
-
-def _sealed(search: str) -> str:
-    return f"search {search}: its held-out examples are sealed until a head set is frozen; let the search finish first"
-
-
-def _record(row: dict[str, Any]) -> SearchRecord:
-    status = Status(row["status"])
-    if status in (Status.QUEUED, Status.RUNNING) and not owner.is_alive(row["owner"], row["updated_at"]):
-        status = Status.INTERRUPTED
-    counts = [row[f"held_out_{name}"] for name in ("intact", "ablated", "fixes", "harms")]
-    return SearchRecord(
-        id=row["id"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-        status=status,
-        stage=row["stage"],
-        done=row["done"],
-        total=row["total"],
-        config=SearchConfig(**json.loads(row["config"])),
-        model=json.loads(row["model"] or "{}"),
-        environment=json.loads(row["environment"]),
-        n_discovery=row["n_discovery"] or 0,
-        n_held_out=row["n_held_out"] or 0,
-        notes=tuple(row["notes"]),
-        error=row["error"],
-        duration_s=row["duration_s"],
-        frozen_set=None if row["frozen_set"] is None else HeadSet.parse(row["frozen_set"]),
-        discovery_gain=row["discovery_gain"],
-        token_layers=row["token_layers"],
-        plain_token_layers=row["plain_token_layers"],
-        held_out=None if counts[0] is None else HeldOut(row["n_held_out"], *counts),
-    )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:160].rstrip(".:")
+        return [tables.record(row) for row in found]

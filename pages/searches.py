@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from cel_core import bundle
+from cel_core import bundle_reading
 from cel_core.bundle import Kept
 from cel_core.errors import CelError
 from cel_core.records import SearchRecord, Status
@@ -87,7 +87,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
         if path is None:  # no browser asks without a file
             return *look(), Markup()
         try:
-            said = show_import(store.keep(bundle.read(Path(path))))
+            said = show_import(store.keep(bundle_reading.read(Path(path))))
         except CelError as error:
             said = layout.explained(error)
         finally:

@@ -7,6 +7,8 @@
    shows the page's own data, such as a table's rows.
 4. *Switches*: on Live, heads whose outcomes are stored are switched: the HTTP round trip, and from the click to the frame
    with the counters of that very set.
+5. *Tabs*: the demo search is started from the form, on a copy of the store, and six tabs follow it: every request of theirs,
+   from being asked to being answered, which includes waiting for one of the browser's connections.
 
 Wall time tells what a user waits for, on this machine with all else that it does: the load is said beside it. CPU time says
 what the dashboard itself is to blame for: the server's (all threads), and that of the page's main thread in the browser. Not
@@ -32,7 +34,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import psutil
-from playwright.sync_api import Browser, Page, Response, sync_playwright
+from playwright.sync_api import Browser, Page, Request, Response, sync_playwright
 
 import app
 from cel_core.heads import HeadSet
@@ -42,8 +44,9 @@ from cel_core.worker import Worker
 from pages import live
 from scripts import made_up_store
 
-PAINT_MS, HANDLER_MS, SWITCH_MS = 1500, 100, 300  # targets, on two cores that do nothing else
+PAINT_MS, HANDLER_MS, SWITCH_MS, POLL_MS = 1500, 100, 300, 1000  # targets, on two cores that do nothing else but a search
 START_S, PATIENCE_MS = 120, 60_000
+N_TABS, TABS_S = 6, 20  # tabs that follow one search, and for how long
 SETTLE_MS = 1200  # between two switches, so that each is alone
 # what stands on a page once its own data is there: so many elements of a selector
 DATA = {
@@ -177,6 +180,36 @@ def switches(
     return found, sizes
 
 
+def tabs(browser: Browser, address: str) -> list[Timed]:
+    """Six tabs of one browser on one running search: each of their requests."""
+    timed = {"/worker": Timed(f"{N_TABS} tabs, the bar asks", POLL_MS), "/run/": Timed(f"{N_TABS} tabs, a page asks", POLL_MS)}
+
+    def answered(request: Request) -> None:
+        for part, one in timed.items():
+            if part in request.url:
+                one.wall_ms.append(request.timing["responseEnd"])
+
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(PATIENCE_MS)
+    first = context.new_page()
+    first.goto(address)
+    first.get_by_role("button", name="New search").click()
+    first.get_by_label("Full sweep").check()
+    first.get_by_role("button", name="Start the search").click()
+    first.wait_for_url("**/search?run=*")
+    opened = [first, *(context.new_page() for _ in range(N_TABS - 1))]
+    for page in opened[1:]:
+        page.goto(first.url)
+    for page in opened:
+        page.wait_for_function("document.querySelector('[role=progressbar]')?.ariaValueNow > 0")
+        page.on("requestfinished", answered)
+    first.wait_for_timeout(1000 * TABS_S)
+    if first.locator(".status").inner_text() != "running":
+        raise SystemExit("error: the search ended before the tabs were measured")
+    context.close()
+    return list(timed.values())
+
+
 class Opened(NamedTuple):
     """A page whose data is drawn."""
 
@@ -240,7 +273,7 @@ def measured(path: Path, repeats: int, only: str | None) -> dict[str, Any]:
     Args:
         path: the store, filled where it is not there.
         repeats: how often each page is opened, and each switch thrown.
-        only: handlers, pages or switches; None for all.
+        only: handlers, pages, switches or tabs; None for all.
     """
     if not path.exists():
         print("filling the store", file=sys.stderr)
@@ -249,16 +282,21 @@ def measured(path: Path, repeats: int, only: str | None) -> dict[str, Any]:
     search = next(record.id for record in store.searches() if record.config.model == made_up_store.LARGE.model)
     found: dict[str, Any] = {"n_cores": os.cpu_count(), "load_before": os.getloadavg(), "measured": []}
     timed: list[Timed] = handlers(store, search, repeats) if only in (None, "handlers") else []
-    if only != "handlers":
-        with served(path) as (address, server), sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-            if only != "switches":
-                timed += pages(browser, address, server, search, repeats)
-            if only != "pages":
-                switched, sizes = switches(browser, address, server, store, search, repeats)
-                timed += switched
-                found["answer_kib"] = round(statistics.median(sizes), 1)
-            browser.close()
+    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        if only in (None, "pages", "switches"):
+            with served(path) as (address, server):
+                if only != "switches":
+                    timed += pages(browser, address, server, search, repeats)
+                if only != "pages":
+                    switched, sizes = switches(browser, address, server, store, search, repeats)
+                    timed += switched
+                    found["answer_kib"] = round(statistics.median(sizes), 1)
+        if only in (None, "tabs"):
+            copy = Path(shutil.copy(path, folder))  # the search that is followed goes into it
+            with served(copy) as (address, _):
+                timed += tabs(browser, address)
+        browser.close()
     return found | {"load_after": os.getloadavg(), "measured": [one.as_json() for one in timed]}
 
 
@@ -283,7 +321,7 @@ def main() -> None:
         "--store", type=Path, help="the made-up store; filled where it is not there (default: a temporary file)"
     )
     parser.add_argument("--repeats", type=int, default=5, help="how often each page is opened (default: %(default)s)")
-    parser.add_argument("--only", choices=("handlers", "pages", "switches"), help="one of the three parts")
+    parser.add_argument("--only", choices=("handlers", "pages", "switches", "tabs"), help="one of the four parts")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -15,8 +15,7 @@ import pyarrow as pa
 import pytest
 
 from cel_core import bundle as bundles
-from cel_core import cli, experiment
-from cel_core import store as storing
+from cel_core import bundle_reading, cli, experiment, tables
 from cel_core.config import Protocol, SearchConfig
 from cel_core.errors import DataError, SealedError, StoreError
 from cel_core.evaluation import Evaluator
@@ -79,7 +78,7 @@ STATES = ["large", "failed", "none", "stopped", "boolq", "done", "loading", "run
 def test_a_search_arrives_whole_and_leaves_again_as_the_same_bytes(filled, store, tmp_path, state):
     there, ids = filled
     first = exported(there, ids[state], tmp_path / "first.zip")
-    kept = store.keep(bundles.read(first))
+    kept = store.keep(bundle_reading.read(first))
     assert (kept.search, kept.was_there, kept.n_other) == (ids[state], False, 0)
     assert exported(store, ids[state], tmp_path / "second.zip").read_bytes() == first.read_bytes()
     before, after = there.search(ids[state]), store.search(ids[state])
@@ -96,7 +95,7 @@ def test_a_search_arrives_whole_and_leaves_again_as_the_same_bytes(filled, store
 def test_a_whole_store_carried_over_search_by_search_is_equal_table_by_table(filled, store, tmp_path):
     there, ids = filled
     for search in ids.values():
-        store.keep(bundles.read(exported(there, search, tmp_path / "one.zip")))
+        store.keep(bundle_reading.read(exported(there, search, tmp_path / "one.zip")))
     ours, theirs = dump(store), dump(there)
     for name in TABLES:
         assert ours[name] == theirs[name], name
@@ -108,14 +107,14 @@ def test_a_whole_store_carried_over_search_by_search_is_equal_table_by_table(fil
 )
 def test_a_search_that_runs_arrives_at_rest(filled, store, tmp_path, state, status):
     there, ids = filled
-    store.keep(bundles.read(exported(there, ids[state], tmp_path / "one.zip")))
+    store.keep(bundle_reading.read(exported(there, ids[state], tmp_path / "one.zip")))
     assert store.search(ids[state]).status is status
 
 
 def test_a_search_in_line_arrives_stopped(store, tmp_path):
     waiting = store.create_search(SearchConfig("demo", "carry"), {}, Status.QUEUED)
     other = Store(tmp_path / "other.duckdb")
-    other.keep(bundles.read(exported(store, waiting, tmp_path / "one.zip")))
+    other.keep(bundle_reading.read(exported(store, waiting, tmp_path / "one.zip")))
     assert other.search(waiting).status is Status.STOPPED
 
 
@@ -131,7 +130,7 @@ def test_an_empty_margin_and_a_program_arrive(store, tmp_path):
     table = pa.Table.from_pylist([row | {"margin_nats": float("nan"), "logprobs_nats": []}], schema=bundles.OUTCOMES)
     store.add_outcomes(search, Part.DISCOVERY, table)
     other = Store(tmp_path / "other.duckdb")
-    other.keep(bundles.read(exported(store, search, tmp_path / "one.zip")))
+    other.keep(bundle_reading.read(exported(store, search, tmp_path / "one.zip")))
     for name in set(TABLES) - {"searches"}:
         assert dump(other)[name] == dump(store)[name]
     assert other.search(search).config == dataclasses.replace(config, allow_code_execution=False)
@@ -141,15 +140,15 @@ def test_an_empty_margin_and_a_program_arrive(store, tmp_path):
 
 
 def test_importing_twice_says_so_and_changes_nothing(store, file):
-    search = store.keep(bundles.read(file)).search
+    search = store.keep(bundle_reading.read(file)).search
     before = dump(store)
-    kept = store.keep(bundles.read(file))
+    kept = store.keep(bundle_reading.read(file))
     assert str(kept) == f"search {search} is here already: nothing changed"
     assert dump(store) == before
 
 
 def test_outcomes_that_came_later_are_added_to_a_search_that_is_here(store, file, filled):
-    bundle = bundles.read(file)
+    bundle = bundle_reading.read(file)
     fewer = dataclasses.replace(bundle, outcomes=bundle.outcomes.slice(0, 100))
     store.keep(fewer)
     assert str(
@@ -159,7 +158,7 @@ def test_outcomes_that_came_later_are_added_to_a_search_that_is_here(store, file
 
 
 def test_an_id_that_another_search_has_is_changed_and_said(store, file):
-    bundle = bundles.read(file)
+    bundle = bundle_reading.read(file)
     later = bundle.record.created_at + timedelta(seconds=1)
     store.keep(dataclasses.replace(bundle, record=dataclasses.replace(bundle.record, created_at=later)))
     before = dump(store)["searches"]
@@ -174,9 +173,9 @@ def test_an_id_that_another_search_has_is_changed_and_said(store, file):
 def test_an_earlier_state_of_a_search_changes_nothing_and_a_later_one_stands_beside_it(store, tmp_path):
     there = Store(tmp_path / "there.duckdb")
     search = made_up.halfway(there)
-    early = bundles.read(exported(there, search.id, tmp_path / "early.zip"))
+    early = bundle_reading.read(exported(there, search.id, tmp_path / "early.zip"))
     search.finish()
-    late = bundles.read(exported(there, search.id, tmp_path / "late.zip"))
+    late = bundle_reading.read(exported(there, search.id, tmp_path / "late.zip"))
     assert not store.keep(early).was_there
     kept = store.keep(late)
     assert kept.search != search.id and "under a new id" in str(kept)
@@ -193,7 +192,7 @@ def test_an_earlier_state_of_a_search_changes_nothing_and_a_later_one_stands_bes
 
 
 def test_what_is_known_here_is_merged_and_never_overwritten(store, file):
-    bundle = bundles.read(file)
+    bundle = bundle_reading.read(file)
     example = bundle.sides[Part.DISCOVERY][0]
     other = store.create_search(SearchConfig("m", "arithmetic"), {})
     assert bundle.protocol is not None
@@ -212,12 +211,12 @@ def test_what_is_known_here_is_merged_and_never_overwritten(store, file):
 def test_an_import_that_fails_midway_leaves_the_store_as_it_was(store, file, monkeypatch):
     made_up.stopped(store)
     before = dump(store)
-    bundle = bundles.read(file)
+    bundle = bundle_reading.read(file)
 
     def fail(*_: object) -> None:
         raise duckdb.IOException("IO Error: No space left on device")
 
-    monkeypatch.setattr(storing, "_insert_ranking", fail)
+    monkeypatch.setattr(tables, "insert_ranking", fail)
     with pytest.raises(StoreError, match="No space left on device"):
         store.keep(bundle)
     assert dump(store) == before
@@ -247,7 +246,7 @@ def test_held_out_outcomes_stay_until_a_set_is_frozen_whoever_made_them(store, t
 
 
 def test_an_import_unseals_nobody_elses_held_out_side(store, file):
-    bundle = bundles.read(file)
+    bundle = bundle_reading.read(file)
     waiting = store.create_search(bundle.record.config, {})
     assert bundle.protocol is not None
     store.plan(waiting, bundle.protocol, bundle.record.model, Split(*bundle.sides.values(), []))  # the very same plan
@@ -264,11 +263,11 @@ def test_consent_to_run_code_stays_at_home(store, tmp_path):
     assert "allow_code_execution" not in manifest["search"]["config"]
     manifest["search"]["config"]["allow_code_execution"] = True
     with pytest.raises(DataError, match="would allow the code that a model writes to run here"):
-        bundles.read(forged(tmp_path / "one.zip", lambda found: found.update({"manifest.json": manifest})))
-    store.keep(bundles.read(exported(store, search, tmp_path / "one.zip")))
+        bundle_reading.read(forged(tmp_path / "one.zip", lambda found: found.update({"manifest.json": manifest})))
+    store.keep(bundle_reading.read(exported(store, search, tmp_path / "one.zip")))
     assert store.search(search).config.allow_code_execution  # the one that is here keeps its own
     other = Store(tmp_path / "other.duckdb")
-    other.keep(bundles.read(tmp_path / "one.zip"))
+    other.keep(bundle_reading.read(tmp_path / "one.zip"))
     other.allow_code_execution(search)
     assert other.search(search).config.allow_code_execution
 
@@ -422,9 +421,9 @@ EDITS: list[tuple[Callable[[Content], object], str]] = [
 
 @pytest.mark.parametrize(("edit", "said"), EDITS, ids=[said[:50] for _, said in EDITS])
 def test_a_file_that_contradicts_itself_is_refused_in_one_line(file, edit, said):
-    bundles.read(file)
+    bundle_reading.read(file)
     with pytest.raises(DataError, match=said) as refused:
-        bundles.read(forged(file, edit))
+        bundle_reading.read(forged(file, edit))
     line = str(refused.value)
     assert line.startswith("bundle 'done.zip' ") and "\n" not in line and len(line) < 400 and "export the search again" in line
 
@@ -432,7 +431,7 @@ def test_a_file_that_contradicts_itself_is_refused_in_one_line(file, edit, said)
 def test_a_choice_that_is_not_the_gold_one_cannot_be_right(filled, tmp_path):
     file = exported(filled[0], filled[1]["boolq"], tmp_path / "boolq.zip")
     with pytest.raises(DataError, match="an outcome is called right whose choice is not the gold one"):
-        bundles.read(forged(file, lambda content: flip(content["outcomes.jsonl"][0])))
+        bundle_reading.read(forged(file, lambda content: flip(content["outcomes.jsonl"][0])))
 
 
 def test_bounds_of_a_dropped_set_are_held_against_its_outcomes(filled, tmp_path):
@@ -443,9 +442,9 @@ def test_bounds_of_a_dropped_set_are_held_against_its_outcomes(filled, tmp_path)
         assert dropped[-1]["harms"] > 0
         dropped[-1].update(harms=dropped[-1]["harms"] + 40, n_correct=dropped[-1]["n_correct"] - 40)
 
-    bundles.read(file)
+    bundle_reading.read(file)
     with pytest.raises(DataError, match="is not what its outcomes give"):
-        bundles.read(forged(file, narrow))
+        bundle_reading.read(forged(file, narrow))
 
 
 def test_half_precision_may_differ_by_a_few_answers_and_no_more(filled, tmp_path):
@@ -460,9 +459,9 @@ def test_half_precision_may_differ_by_a_few_answers_and_no_more(filled, tmp_path
         return edit
 
     file = exported(filled[0], filled[1]["done"], tmp_path / "done.zip")
-    bundles.read(forged(file, in_half(1)))
+    bundle_reading.read(forged(file, in_half(1)))
     with pytest.raises(DataError, match="is not what its outcomes give"):
-        bundles.read(forged(file, in_half(20)))
+        bundle_reading.read(forged(file, in_half(20)))
 
 
 def test_every_truncation_and_foreign_file_is_one_line(file, tmp_path):
@@ -473,16 +472,16 @@ def test_every_truncation_and_foreign_file_is_one_line(file, tmp_path):
         path = tmp_path / f"{number}.zip"
         path.write_bytes(damaged)
         with pytest.raises(DataError, match="no zip archive, or not all of one") as refused:
-            bundles.read(path)
+            bundle_reading.read(path)
         assert "\n" not in str(refused.value)
     with pytest.raises(DataError, match="does not exist: check the path"):
-        bundles.read(tmp_path / "nowhere.zip")
+        bundle_reading.read(tmp_path / "nowhere.zip")
     with pytest.raises(DataError, match="is damaged or no bundle"):
-        bundles.read(tmp_path)
+        bundle_reading.read(tmp_path)
 
 
 def test_flipped_bits_are_refused_or_change_nothing(file, tmp_path):
-    good, content, rng = bundles.read(file), file.read_bytes(), random.Random(1)
+    good, content, rng = bundle_reading.read(file), file.read_bytes(), random.Random(1)
     n_refused = 0
     for _ in range(200):
         flipped = bytearray(content)
@@ -490,7 +489,7 @@ def test_flipped_bits_are_refused_or_change_nothing(file, tmp_path):
         path = tmp_path / "flipped.zip"
         path.write_bytes(flipped)
         try:
-            found = bundles.read(path)
+            found = bundle_reading.read(path)
         except DataError as refused:
             assert "\n" not in str(refused)
             n_refused += 1
@@ -512,10 +511,10 @@ def test_no_member_of_an_archive_names_a_path(file, tmp_path):
         members = {name: archive.read(name) for name in bundles.MEMBERS}
     for name in ("../../escaped.txt", "/tmp/escaped.txt", "a/manifest.json"):
         with pytest.raises(DataError, match="it does not hold manifest.json, examples.jsonl"):
-            bundles.read(archive_of(members | {name: b"x"}, tmp_path / "more.zip"))
+            bundle_reading.read(archive_of(members | {name: b"x"}, tmp_path / "more.zip"))
         renamed = {name if each == "manifest.json" else each: content for each, content in members.items()}
         with pytest.raises(DataError, match="it does not hold manifest.json, examples.jsonl"):
-            bundles.read(archive_of(renamed, tmp_path / "renamed.zip"))
+            bundle_reading.read(archive_of(renamed, tmp_path / "renamed.zip"))
     assert not list(tmp_path.rglob("escaped.txt"))
 
 
@@ -526,20 +525,20 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(file, tmp_path, monkeypatch
     bomb = archive_of(members | {"outcomes.jsonl": zeros}, tmp_path / "bomb.zip")
     assert bomb.stat().st_size < 1_000_000
     with pytest.raises(DataError, match="it holds a line of more than"):
-        bundles.read(bomb)
-    monkeypatch.setattr(bundles, "MAX_BYTES", len(zeros))
+        bundle_reading.read(bomb)
+    monkeypatch.setattr(bundle_reading, "MAX_BYTES", len(zeros))
     with pytest.raises(DataError, match="it unpacks to more than"):
-        bundles.read(bomb)
+        bundle_reading.read(bomb)
     many = io.BytesIO()
     with zipfile.ZipFile(many, "w") as archive:
         for number in range(1000):
             archive.writestr(str(number), "")
     (tmp_path / "many.zip").write_bytes(many.getvalue())
     with pytest.raises(DataError, match="it does not hold"):
-        bundles.read(tmp_path / "many.zip")
-    monkeypatch.setattr(bundles, "MAX_BYTES", 1000)
+        bundle_reading.read(tmp_path / "many.zip")
+    monkeypatch.setattr(bundle_reading, "MAX_BYTES", 1000)
     with pytest.raises(DataError, match="it has .* bytes, more than 1,000"):
-        bundles.read(bomb)
+        bundle_reading.read(bomb)
 
 
 def test_a_search_too_large_for_a_bundle_is_said_when_it_leaves(filled, tmp_path, monkeypatch):
@@ -613,7 +612,7 @@ def test_a_search_stopped_there_goes_on_here_from_what_came_along(store, tmp_pat
     with pytest.raises(experiment.Stopped):
         experiment.start(config, there, stop, lambda _: model)
     (stopped,) = there.searches()
-    store.keep(bundles.read(exported(there, stopped.id, tmp_path / "one.zip")))
+    store.keep(bundle_reading.read(exported(there, stopped.id, tmp_path / "one.zip")))
     made = list[str]()
     real = Evaluator.outcomes
 

@@ -41,8 +41,8 @@ def test_pages_touch_no_tensor_and_no_database(path: Path):
     assert not packages(path) & {"torch", "transformers", "duckdb", "datasets", "app"}
 
 
-def test_only_the_store_imports_duckdb():
-    assert [name(path) for path in CORE if "duckdb" in packages(path)] == ["cel_core/store.py"]
+def test_only_one_module_imports_duckdb():
+    assert [name(path) for path in CORE if "duckdb" in packages(path)] == ["cel_core/database.py"]
 
 
 def test_the_search_knows_no_tensor_no_file_and_no_table():

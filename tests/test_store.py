@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cel_core import owner
-from cel_core import store as storing
+from cel_core import database, owner
 from cel_core.config import Protocol, SearchConfig
 from cel_core.errors import SealedError, StoreError
 from cel_core.heads import INTACT, HeadSet
@@ -207,8 +206,8 @@ def test_after_the_freeze_the_comparison_is_counted(store, search):
 
 def test_calls_together_open_the_file_once(store, search, monkeypatch):
     opened = []
-    real = storing._DUCKDB.open
-    monkeypatch.setattr(storing._DUCKDB, "open", lambda file: opened.append(file) or real(file))
+    real = database._DUCKDB.open
+    monkeypatch.setattr(database._DUCKDB, "open", lambda file: opened.append(file) or real(file))
     with store.together():
         assert store.search(search).id == search
         assert len(store.tallies(search, Part.DISCOVERY)) == 1
@@ -271,7 +270,7 @@ def test_a_full_disk_is_one_line(store, search, monkeypatch):
         def __getattr__(self, _):
             raise duckdb.IOException('IO Error: Could not write file "x": No space left on device\nmore')
 
-    monkeypatch.setattr(storing._DUCKDB, "cursor", lambda _: contextlib.nullcontext(Full()))
+    monkeypatch.setattr(database._DUCKDB, "cursor", lambda _: contextlib.nullcontext(Full()))
     with pytest.raises(StoreError, match="No space left on device") as caught:
         store.progress(search, "stage", 1, 2, 3.0)
     assert "\n" not in str(caught.value)

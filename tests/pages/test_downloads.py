@@ -9,7 +9,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from cel_core import bundle
+from cel_core import bundle_reading
 from cel_core.heads import INTACT, HeadSet
 from cel_core.records import Part
 from cel_core.store import Store
@@ -110,7 +110,7 @@ def test_a_search_comes_down_whole(searches: Searches, site: TestClient, tmp_pat
         answer = site.get(f"/bundles/{search}.zip")
         assert answer.headers["content-disposition"] == f'attachment; filename="cel-search-{search}.zip"'
         (tmp_path / "one.zip").write_bytes(answer.content)
-        found, there = bundle.read(tmp_path / "one.zip"), store.bundle(search)
+        found, there = bundle_reading.read(tmp_path / "one.zip"), store.bundle(search)
         assert found.record == there.record and found.outcomes.equals(there.outcomes)
 
 

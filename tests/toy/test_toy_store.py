@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cel_core import store as store_module
+from cel_core import database
 from cel_core.config import SearchConfig
 from cel_core.store import Store
 from cel_core.toy import MAX_POINTS, Beyond, Method, ToyConfig, Trajectory, populate, run
@@ -113,7 +113,7 @@ def test_a_populations_figures_come_back(store: Store, heads: int):
 
 def test_a_store_of_the_first_version_keeps_its_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "STEPS", store_module.STEPS[:1])
+        patch.setattr(database, "STEPS", database.STEPS[:1])
         old = Store(tmp_path / "old.duckdb")
         search = old.create_search(SearchConfig("demo", "carry"), {"torch": "2"})
     opened = Store(tmp_path / "old.duckdb")
