@@ -32,6 +32,7 @@ from cel_core.store import Store
 from cel_core.tasks import Example, Scoring, find_task
 from cel_core.worker import WorkerState, as_message
 
+NICENESS = 5  # a search gives way to the pages that follow it
 CHUNK = 32  # examples of a live request evaluated before somebody else's turn, to begin with
 CHUNK_S = 0.4  # how long such a turn should take: chunks grow and shrink towards it
 N_MODELS = 2  # kept in memory: a search's, and that of a page looking at another search
@@ -290,6 +291,8 @@ def main() -> None:
     except CelError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    if hasattr(os, "nice"):
+        os.nice(NICENESS)
     server = _Server(store, output)
     threading.Thread(target=server.listen, args=(sys.stdin,), daemon=True).start()
     server.work()

@@ -36,6 +36,7 @@ class Seen:
 
     search: str = ""
     stamp: tuple[object, ...] = ()
+    ranked: tuple[object, ...] = ()  # the phase whose rankings are drawn already; () where there are none yet
     pace: Pace = field(default_factory=Pace)
     stopping: bool = False
 
@@ -88,8 +89,10 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
     def render(found: Found, before: Seen, example: str, opening: bool, problem: CelError | None = None) -> list[Any]:
         record = found.record
         before.stopping = before.stopping and is_live(record)
+        before.ranked = phase_of(record) if found.singles else ()
         changed = None if found.paired is None else examples.flips(found.paired)
         picked = None if found.paired is None else examples.pick(found.paired, example)
+        at_rest = bool(found.singles) and not is_live(record)  # figures wait: six tabs that draw them at once stall a search
         n_flips = "" if changed is None else f" {formats.count(len(changed))}"
         shown = {
             top: show_top(found, before.pace.left_s(record), actions(record, before.stopping), problem),
@@ -104,15 +107,20 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
             inspected: INSPECT if picked is None else show_example(record, picked),
             proof: evidence.show(record, found.paired),
             plan: show_plan(record),
-            plots: gr.Row(visible=bool(found.singles)),
+            plots: gr.Row(visible=at_rest),
             sides_head: _plot_head("Discovery against held-out gain", record.id, "subsets", TESTED),
             sides: figures.discovery_against_held_out(record, found.subsets) if record.held_out else None,
             ranks_head: _plot_head("Every head alone, ranked", record.id, "singles", RANKED),
-            ranks: figures.ranked_singles(found.singles, record.config.p) if found.singles else None,
+            ranks: figures.ranked_singles(found.singles, record.config.p) if at_rest else None,
             timer: gr.Timer(POLL_S if is_live(record) else IDLE_S, active=record.status is not Status.DONE),
             seen: before,
         }
         return [layout.plotted(shown[c]) if c in (sides, ranks) else shown[c] for c in drawn]
+
+    def moved(record: SearchRecord, before: Seen) -> list[Any]:
+        """A search that went on within a phase: nothing is new but its progress."""
+        page = show_top(Found(record, [], [], {}, None), before.pace.left_s(record), actions(record, before.stopping))
+        return [{top: page, seen: before}.get(component, gr.skip()) for component in drawn]
 
     def nothing(page: Markup, before: Seen) -> list[Any]:
         shown = {top: page, body: gr.Row(visible=False), timer: gr.Timer(active=False), seen: before}
@@ -136,6 +144,8 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
             if stamp_of(record) == before.stamp:
                 return [gr.skip()] * len(drawn)
             before.stamp = stamp_of(record)
+            if is_live(record) and phase_of(record) == before.ranked:
+                return moved(record, before)
             return render(gather(store, record), before, "", opening=False)
         except CelError as error:
             return nothing(_troubled(error), before)
@@ -230,6 +240,11 @@ def actions(record: SearchRecord, stopping: bool) -> Markup:
 def stamp_of(record: SearchRecord) -> tuple[object, ...]:
     """What of a search changes when the page has to be drawn again."""
     return record.status, record.stage, record.done, record.total, record.frozen_set, record.held_out is None
+
+
+def phase_of(record: SearchRecord) -> tuple[object, ...]:
+    """What of a search changes when its rankings do."""
+    return record.status, record.stage, record.frozen_set
 
 
 def show_top(found: Found, left_s: float | None, actions: object = "", problem: CelError | None = None) -> Markup:

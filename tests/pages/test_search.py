@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cel_core import owner, printing
+from cel_core import search as algorithm
 from cel_core.errors import StoreError
 from cel_core.records import Part, Status
 from cel_core.search import pool_of
@@ -202,3 +203,31 @@ def test_an_approximate_screen_says_so_wherever_it_is_shown(searches: Searches):
         assert said in shown
     assert "approximate" not in headline.page_head(exact) + printing.search_report(exact, [], [])
     assert "--screen attribution --shortlist 20" in headline.command_of(approximate.config)
+
+
+def test_within_a_phase_only_the_progress_is_drawn_again(store: Store):
+    import app  # noqa: PLC0415  Gradio takes seconds to import, and most tests do without
+
+    made = made_up.MadeUpSearch(store, made_up.Story()).plan()
+    demo = app.build(store, Worker(store.path))
+    polled = next(
+        f.fn
+        for f in demo.fns.values()
+        if f.fn is not None and f.fn.__qualname__ == "build.<locals>.polled" and f.fn.__module__ == "pages.search"
+    )
+
+    def drawn(seen: search.Seen) -> int:
+        return sum(
+            not (isinstance(part, dict) and part.get("__type__") == "update" and len(part) == 1) for part in polled(seen)
+        )
+
+    seen = search.Seen(made.id)
+    n = made.story.n_discovery
+    store.save_ranking(made.id, 1, algorithm.screen(made.heads, made.story.p, range(n), made._correct))
+    store.progress(made.id, "stage 2 of 2", 0, 100, 1.0)
+    assert drawn(seen) > 15  # the ranking is new
+    assert drawn(seen) == 0
+    store.progress(made.id, "stage 2 of 2", 50, 100, 2.0)
+    assert drawn(seen) == 2  # the top, and what the session has seen
+    store.progress(made.id, "held-out", 0, 80, 3.0)
+    assert drawn(seen) > 15
