@@ -24,13 +24,13 @@ STYLE = """
   font: 14px/1.45 "IBM Plex Sans", system-ui, sans-serif; animation: gone 0s %ds forwards; }
 body.dark .early { %s }
 @keyframes gone { to { visibility: hidden; } }
-.early nav { display: flex; gap: 24px; align-items: center; padding: 0 24px; height: 48px; background: var(--panel);
+.early nav { display: flex; gap: 24px; align-items: center; padding: 0 max(24px, calc(50%% - 836px)); height: 48px; background: var(--panel);
   border-bottom: 1px solid var(--line); }
 .early a { color: var(--muted); text-decoration: none; padding: 13px 0; }
 .early a.on { color: var(--ink); box-shadow: inset 0 -2px var(--accent); }
 .early .r { margin-left: auto; color: var(--muted); font-size: 12px; display: flex; gap: 16px; }
 .early button { border: 0; background: none; color: inherit; font: inherit; padding: 0; }
-.early main { padding: 20px 24px; }
+.early main { padding: 20px max(24px, calc(50%% - 836px)); }
 .early h1 { font-size: 18px; line-height: 1.35; margin: 0 0 18px; font-weight: 600; }
 .early .card { background: var(--panel); border: 1px solid var(--line); border-radius: 6px; padding: 14px 16px; }
 .early .prog { height: 4px; background: var(--line); border-radius: 2px; overflow: hidden; }

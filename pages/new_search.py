@@ -135,12 +135,12 @@ def build(worker: Worker) -> Built:
             )
         with gr.Row():
             sizes = find_task("carry").paper_sizes
-            n_discovery = _number("Discovery examples", "Heads are chosen on these", sizes.discovery)
-            n_held_out = _number("Held-out examples", "The frozen set is tested on", sizes.held_out)
+            n_discovery = _number("Discovery examples", "They choose the heads", sizes.discovery)
+            n_held_out = _number("Held-out examples", "They test the choice", sizes.held_out)
             p = _number("p", "Heads in the pool", 10)
-            k = _number("k", "Heads in a subset, at most", 3)
-            seed = _number("Seed", "Of the draw of examples", 0)
-            shortlist = _number("Shortlist", "0: every head is screened", 0)
+            k = _number("k", "Heads a subset, at most", 3)
+            seed = _number("Seed", "Draws the examples", 0)
+            shortlist = _number("Shortlist", "0: screen every head", 0)
             device = gr.Dropdown(list(DEVICES), value="auto", label="Device", info="auto: the fastest", min_width=110)
             dtype = gr.Dropdown(["auto", *DTYPES], value="auto", label="dtype", info="auto: by device", min_width=110)
         with gr.Row(elem_classes="checks"):
