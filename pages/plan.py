@@ -20,7 +20,8 @@ def in_words(record: SearchRecord) -> Markup:
     last = f"Only then {n_held_out} other examples, intact and without the frozen set: the fair figure."
     steps = [("Stage 1", one), ("Stage 2", two), ("Held-out", last)]
     if config.task in TASKS:
-        steps.insert(0, ("Task", TASKS[config.task].about))
+        kinds = f" Kinds: {', '.join(config.kinds)}." if config.kinds else ""
+        steps.insert(0, ("Task", f"{TASKS[config.task].about}{kinds}"))
     if config.model == "demo":
         steps.insert(0, ("Model", DEMO))
     return tag("dl", *(join([tag("dt", name), tag("dd", text)]) for name, text in steps), css="card facts words")

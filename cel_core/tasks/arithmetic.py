@@ -38,7 +38,7 @@ class Arithmetic(Task):
 
     name = "arithmetic"
     title = "Arithmetic"
-    about = "Sums in words, of ten kinds. Right when the gold answer is what the model itself would write."
+    about = "Sums in words. Right when the gold answer is what the model itself would write."
     scoring = Scoring.GREEDY
     paper_sizes = Sizes(2000, 1000)
     hub = HubSource(

@@ -231,3 +231,14 @@ def test_within_a_phase_only_the_progress_is_drawn_again(store: Store):
     assert drawn(seen) == 2  # the top, and what the session has seen
     store.progress(made.id, "held-out", 0, 80, 3.0)
     assert drawn(seen) > 15
+
+
+def test_the_steps_in_words_have_the_plans_sizes(searches: Searches):
+    store, ids = searches
+    said = plan.in_words(store.search(ids["large"]))
+    assert "Each of the 576 heads ablated alone on 80 discovery examples: the 10 best are the pool." in said
+    assert "All 175 subsets of 1 to 3 heads of the pool" in said and "Only then 200 other examples" in said
+    record = store.search(ids["large"])
+    config = dataclasses.replace(record.config, shortlist=50, kinds=("2da", "2ds"))
+    said = plan.in_words(dataclasses.replace(record, config=config))
+    assert "Only the 50 heads of 576 that attribution promised most of ablated alone" in said and "Kinds: 2da, 2ds." in said
