@@ -114,8 +114,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         store, worker = Store(options.store), Worker(options.store)
         demo = build(store, worker)
-        launch(demo, store, worker, options.port, options.browser, quiet=False, mcp=options.mcp)
         worker.start()
+        launch(demo, store, worker, options.port, options.browser, quiet=False, mcp=options.mcp)
         demo.block_thread()
     except CelError as error:
         print(f"error: {error}", file=sys.stderr)

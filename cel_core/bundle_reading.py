@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from cel_core import bundle_checks, untrusted
 from cel_core.bundle import BLOCK, COLUMNS, CONSENT, FORMAT, MAX_BYTES, MAX_LINE_BYTES, MEMBERS, OUTCOMES, VERSION, Bundle
-from cel_core.config import MAX_SUBSETS, Protocol, SearchConfig
+from cel_core.config import MAX_SUBSET_HEADS, MAX_SUBSETS, Protocol, SearchConfig
 from cel_core.errors import CelError, DataError
 from cel_core.heads import HeadSet
 from cel_core.migrations import STEPS
@@ -160,7 +160,7 @@ def _config(value: object) -> SearchConfig:
     if isinstance(value, dict):
         if CONSENT in value:
             refuse("it would allow the code that a model writes to run here, which only you can")
-        for name, most in (("p", MAX_SUBSETS), ("k", 16)):  # before their subsets are counted
+        for name, most in (("p", MAX_SUBSETS), ("k", MAX_SUBSET_HEADS)):  # before their subsets are counted
             untrusted.whole(value.get(name), name, 1, most)
     return untrusted.built(SearchConfig, value, "the plan")
 

@@ -9,6 +9,7 @@ from cel_core.search import n_subsets
 
 DTYPES = ("float32", "bfloat16", "float16")
 MAX_SUBSETS = 100_000
+MAX_SUBSET_HEADS = 16  # more would make too many subsets of any pool that has them
 ABLATION = "zero the head's output before the output projection, at every token"
 
 
@@ -64,6 +65,8 @@ class SearchConfig:
             raise ConfigError(f"k = {self.k}: a subset needs at least 1 head; the paper takes 3")
         if self.k > self.p:
             raise ConfigError(f"k = {self.k} is larger than p = {self.p}: a subset cannot have more heads than the pool")
+        if self.k > MAX_SUBSET_HEADS:
+            raise ConfigError(f"k = {self.k}: a subset has at most {MAX_SUBSET_HEADS} heads; the paper takes 3")
         if self.shortlist is not None and self.shortlist < self.p:
             raise ConfigError(f"a shortlist of {self.shortlist} is smaller than p = {self.p}: give {self.p} or more")
         if (count := n_subsets(self.p, self.k)) > MAX_SUBSETS:

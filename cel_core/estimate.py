@@ -1,7 +1,8 @@
 """What a search will take, before it is launched: from its rows and its model's configuration, no weight is read.
 
 Evaluations are counted for the full sweep: a bounded search makes fewer, one over known examples fewer still. Time comes from
-the newest finished search of the same model and task, by evaluation; without one it is not guessed.
+finished searches of the same model, task, device and dtype, by evaluation; without one it is not guessed. Of several that one
+counts which ran most for each evaluation: one that found its outcomes in the store says nothing about the time they take.
 """
 
 from typing import Any, NamedTuple
@@ -62,8 +63,10 @@ def _n_evaluations(config: SearchConfig, n_heads: int, n_discovery: int, n_held_
 
 
 def _seconds_per_evaluation(config: SearchConfig, records: list[SearchRecord]) -> float | None:
+    found: list[tuple[float, float]] = []  # token-layers and seconds, of each evaluation
     for record in records:
-        same = (record.config.model, record.config.task) == (config.model, config.task)
+        same = all(getattr(record.config, name) == getattr(config, name) for name in ("model", "task", "device", "dtype"))
         if same and record.status is Status.DONE and record.token_layers:
-            return record.duration_s / _n_evaluations(record.config, record.n_heads, record.n_discovery, record.n_held_out)
-    return None
+            n = _n_evaluations(record.config, record.n_heads, record.n_discovery, record.n_held_out)
+            found.append((record.token_layers / n, record.duration_s / n))
+    return max(found)[1] if found else None

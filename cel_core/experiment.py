@@ -192,13 +192,14 @@ class _StoredOutcomes:
         self._unsaved: list[Outcomes] = []
         self._saved_at = time.monotonic()
         self._stage, self._done, self._total = "", 0, 0
+        self._told = (0, 0)  # done and total as the store has them
         self._billed = evaluator.engine.work.token_layers
 
     def begin(self, stage: str, total: int) -> None:
         """Name the stage that the next evaluations belong to, and how many there are in all, known ones included."""
-        self._stage, self._done, self._total = stage, 0, total
+        self._stage, self._done, self._total, self._told = stage, 0, total, (0, total)
         self.store.progress(self.search, stage, 0, total, self.clock.seconds())
-        self.report(Progress(self.search, stage, 0, total))
+        self._report()
 
     def __call__(self, head_sets: Sequence[HeadSet], examples: Sequence[int]) -> np.ndarray:
         """Whether each set answers each example right, ``(n_sets, n_examples)``."""
@@ -215,7 +216,7 @@ class _StoredOutcomes:
                     self._keep(made)
             finally:
                 self.flush()  # also when the user stops the search here
-        self.report(Progress(self.search, self._stage, self._done, self._total))
+        self._report()
         return np.stack([self._row(head_set)[list(examples)] for head_set in head_sets]) == 1
 
     def least_sure_first(self) -> list[int]:
@@ -228,21 +229,32 @@ class _StoredOutcomes:
     def count(self, done: int) -> None:
         """Note how far a stage is that makes no outcomes."""
         self._done = done
-        self.report(Progress(self.search, self._stage, done, self._total))
+        self._report()
 
     def skip(self, n_evaluations: int) -> None:
         """Evaluations of this stage turned out not to be needed."""
         self._total -= n_evaluations
 
     def flush(self) -> None:
-        """Write what is not stored yet."""
+        """Write what is not stored yet: outcomes, and how far the stage is."""
         if self._unsaved:
             self.store.add_outcomes(self.search, self.part, as_table(self._unsaved))
+            self._unsaved = []
+        if (self._done, self._total) != self._told:
             ran = self.evaluator.engine.work.token_layers
             self.store.progress(self.search, self._stage, self._done, self._total, self.clock.seconds(), ran - self._billed)
-            self._billed = ran
-            self._unsaved = []
+            self._billed, self._told = ran, (self._done, self._total)
         self._saved_at = time.monotonic()
+
+    def _report(self) -> None:
+        """Say how far the stage is; whoever listens may stop the search here."""
+        try:
+            if time.monotonic() - self._saved_at > FLUSH_S:
+                self.flush()
+            self.report(Progress(self.search, self._stage, self._done, self._total))
+        except BaseException:
+            self.flush()
+            raise
 
     def _row(self, head_set: HeadSet) -> np.ndarray:
         if head_set not in self._correct:
@@ -255,6 +267,4 @@ class _StoredOutcomes:
             self._row(head_set)[numbers] = correct
         self._unsaved.append(made)
         self._done += made.correct.size
-        if time.monotonic() - self._saved_at > FLUSH_S:
-            self.flush()
-        self.report(Progress(self.search, self._stage, self._done, self._total))
+        self._report()

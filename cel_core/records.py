@@ -104,6 +104,11 @@ class SearchRecord:
         return self.n_held_out if part is Part.HELD_OUT else self.n_discovery
 
     @property
+    def n_screened(self) -> int:
+        """Heads that stage 1 evaluates."""
+        return min(self.n_heads, self.config.shortlist or self.n_heads)
+
+    @property
     def screened(self) -> str:
         """What stage 1 evaluated, where that is not every head; "" where it is."""
         if self.config.shortlist is None:

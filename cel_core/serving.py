@@ -41,6 +41,7 @@ MAX_WRITTEN = 48  # tokens of an answer to a prompt of the user's own
 
 @dataclass
 class _LiveRequest:
+    number: int
     search: str
     part: Part
     head_set: HeadSet
@@ -105,8 +106,8 @@ class _Server:
                     case "stop":
                         self.stopping.add(message["search"])
                     case "live":
-                        request = _LiveRequest(message["search"], Part(message["part"]), HeadSet.parse(message["heads"]))
-                        self.live[message["session"]] = request
+                        part, head_set = Part(message["part"]), HeadSet.parse(message["heads"])
+                        self.live[message["session"]] = _LiveRequest(message["request"], message["search"], part, head_set)
                     case _:
                         self.questions.append(message)
                 self.changed.notify()
@@ -167,6 +168,7 @@ class _Server:
 
     def serve(self, session: str, request: _LiveRequest) -> None:
         """Make some of the outcomes a session waits for, and put it back in line."""
+        said = {"session": session, "request": request.number}
         try:
             record = request.begin(self.store)
             if request.missing:
@@ -178,9 +180,9 @@ class _Server:
                 self.store.add_outcomes(record.id, request.part, as_table(made))
             running = bool(request.missing)
             done = request.total - len(request.missing)
-            self.send({"session": session, "done": done, "total": request.total, "running": running})
+            self.send(said | {"done": done, "total": request.total, "running": running})
         except Exception as error:
-            self.send({"session": session, "error": _said(error)})
+            self.send(said | {"error": _said(error)})
             return
         if running:
             with self.changed:

@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import threading
+from collections import OrderedDict
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from itertools import count
@@ -25,6 +26,8 @@ from cel_core.records import Part, Status
 from cel_core.store import Store
 from cel_core.tasks import find_task
 
+STARTING = "starting"  # what a process that is not ready yet does
+MAX_SESSIONS = 1000  # whose newest live request is remembered
 STILLBORN = 3  # after so many processes that end at their start, no other is tried
 REPLY_S = 120.0  # how long a question may take: a model may have to be loaded first
 
@@ -49,6 +52,7 @@ class LiveState:
     total: int = 0
     running: bool = False
     error: str = ""
+    request: int = 0  # its number
 
 
 class Worker:
@@ -57,17 +61,19 @@ class Worker:
     def __init__(self, store_path: str | Path) -> None:
         self._store = Store(store_path)
         self._lock = threading.Lock()
-        self._state = WorkerState("loading", detail="starting")
-        self._live: dict[str, LiveState] = {}
+        self._state = WorkerState("loading", detail=STARTING)
+        self._live: OrderedDict[str, LiveState] = OrderedDict()  # of each session, the newest asked last
+        self._live_lock = threading.Lock()
         self._waiting: dict[int, Future[Any]] = {}
         self._numbers = count(1)
         self._process: subprocess.Popen[str] | None = None
         self._closing = False
         self._n_stillborn = 0  # processes in a row that ended before they were ready
+        self._given_up = False
 
     def start(self) -> None:
         """Start the process."""
-        self._state = WorkerState("loading", detail="starting")
+        self._state = WorkerState("loading", detail=STARTING)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "cel_core.serving", str(self._store.path.resolve())],
             stdin=subprocess.PIPE,
@@ -101,7 +107,7 @@ class Worker:
         """
         find_task(config.task)
         search = self._store.create_search(config, {}, Status.QUEUED)
-        self._send({"do": "run", "search": search})
+        self._run(search, 0.0)
         return search
 
     def resume(self, search: str) -> None:
@@ -114,7 +120,7 @@ class Worker:
         if record.status in (Status.QUEUED, Status.RUNNING, Status.DONE):
             raise StoreError(f"search {record.id} is {record.status}: only a stopped, interrupted or failed one can be resumed")
         self._store.queue(record.id)
-        self._send({"do": "run", "search": record.id})
+        self._run(record.id, record.duration_s)
 
     def stop(self, search: str) -> None:
         """Stop a queued or running search within one batch; what was evaluated is kept.
@@ -129,9 +135,19 @@ class Worker:
 
         The outcomes appear in the store; `live_state` tells how many are there.
         """
-        self._live[session] = LiveState()
-        self._send({"do": "live", "session": session, "search": search, "part": str(part), "heads": str(head_set)})
-        self._live[session] = LiveState(running=True)
+        number = next(self._numbers)
+        with self._live_lock:
+            self._live[session] = LiveState(running=True, request=number)
+            self._live.move_to_end(session)
+            while len(self._live) > MAX_SESSIONS:
+                self._live.popitem(last=False)
+        asked = {"session": session, "request": number, "search": search, "part": str(part), "heads": str(head_set)}
+        try:
+            self._send({"do": "live"} | asked)
+        except CelError:
+            with self._live_lock:
+                self._live.pop(session, None)
+            raise
 
     def live_state(self, session: str) -> LiveState:
         """How far a session's newest live request is."""
@@ -174,6 +190,15 @@ class Worker:
         finally:
             self._waiting.pop(number, None)
 
+    def _run(self, search: str, duration_s: float) -> None:
+        """Have a queued search run: by this process, or by the one that follows it, which takes what is queued."""
+        try:
+            self._send({"do": "run", "search": search})
+        except CelError:
+            if self._process is None or self._given_up or self._closing:
+                self._store.end(search, Status.STOPPED, duration_s)
+                raise
+
     def _send(self, message: dict[str, Any]) -> None:
         process = self._process
         try:
@@ -192,8 +217,10 @@ class Worker:
             if "state" in message:
                 self._state = WorkerState(**message["state"])
             elif "session" in message:
-                session = message.pop("session")
-                self._live[session] = LiveState(**message)
+                session, live = message.pop("session"), LiveState(**message)
+                with self._live_lock:
+                    if session in self._live and self._live[session].request == live.request:  # not an older one's answer
+                        self._live[session] = live
             elif (future := self._waiting.get(message["reply"])) is not None:
                 if "error" in message:
                     future.set_exception(CelError(message["error"]))
@@ -214,15 +241,18 @@ class Worker:
         for future in list(self._waiting.values()):
             if not future.done():
                 future.set_exception(CelError(f"{reason}: try again"))
-        self._live = {session: replace(live, running=False, error=reason) for session, live in self._live.items()}
+        with self._live_lock:
+            for session, live in self._live.items():
+                self._live[session] = replace(live, running=False, error=reason)
         try:
             if lost.search is not None:
                 record = self._store.search(lost.search)
                 remedy = "resume it to go on from what is stored"
                 if record.status is Status.INTERRUPTED:  # it had not ended by itself
                     self._store.end(record.id, Status.FAILED, record.duration_s, f"{reason}; {remedy}")
-            self._n_stillborn = self._n_stillborn + 1 if lost.status == "loading" and lost.search is None else 0
+            self._n_stillborn = self._n_stillborn + 1 if lost.detail == STARTING else 0
             if self._n_stillborn >= STILLBORN:
+                self._given_up = True
                 return
             self.start()
             for record in reversed(self._store.searches()):

@@ -74,7 +74,9 @@ def build(store: Store, worker: Worker) -> None:
             offset: how many examples to leave out first.
         """
         record = store.search(search)
-        paired = _paired(store, record, heads or str(record.frozen_set or ""), part, whole=True)
+        if not heads and record.frozen_set is None:
+            raise StoreError(f"search {record.id} has no frozen set yet: name the heads")
+        paired = _paired(store, record, heads or str(record.frozen_set), part, whole=True)
         return _rows(examples.flips(paired), limit, offset)
 
     def evaluate(search: str, heads: str, part: Side = "discovery", wait_s: float = 120) -> dict[str, Any]:

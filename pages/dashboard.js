@@ -29,14 +29,14 @@
   const value = (cell) => {
     const marked = cell.querySelector("[data-sort]");
     const text = (marked ? marked.dataset.sort : cell.textContent).trim();
-    const number = parseFloat(text.replace(/^[≤≥]\s*/, "").replace(minus, "-").replace(/,(?=\d{3})/g, ""));
+    const number = parseFloat(text.replace(/^[≤≥[]\s*/, "").replace(minus, "-").replace(/,(?=\d{3})/g, ""));
     return Number.isNaN(number) || /^[A-Za-z]/.test(text) ? text.toLowerCase() : number;
   };
   const sort = (table) => {
     const order = sorted.get(table.dataset.table);
     if (!order) return;
     const rows = [...table.tBodies[0].rows];
-    const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b)));
+    const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true }));
     rows.sort((a, b) => {
       const [x, y] = [value(a.cells[order.column]), value(b.cells[order.column])];
       if (x === "" || y === "") return (x === "") - (y === "");
@@ -57,15 +57,19 @@
       if (pressed) groups.set(name, pressed.dataset.group);
     }
     const group = groups.get(name) || "";
+    const asked = table.closest("[data-words]"); // the server sought the words, in whole texts
     let shown = 0;
     for (const row of table.tBodies[0].rows) {
       const text = row.textContent.toLowerCase();
-      const fits = (!group || row.dataset.group === group) && words.every((w) => text.includes(w));
+      const fits = (!group || row.dataset.group === group) && (asked || words.every((w) => text.includes(w)));
       row.hidden = !fits;
       shown += fits;
     }
     const empty = table.parentElement.querySelector(".empty");
-    if (empty) empty.hidden = shown > 0;
+    if (empty) {
+      empty.hidden = shown > 0;
+      empty.textContent = words.length ? "Nothing fits the filter." : "None.";
+    }
     document.querySelectorAll("button[data-group-of]").forEach((b) => {
       if (b.dataset.groupOf === name) b.setAttribute("aria-pressed", String(b.dataset.group === group));
     });
@@ -137,6 +141,7 @@
   };
   // --- pieces that the server makes slowly: fetched once, put back whenever the page is drawn again
   const fetched = new Map(); // address -> HTML of the server's own
+  const refused = new Set(); // addresses that were answered by an error: asked again when an example is opened again
   const fill = (within) => {
     within.querySelectorAll("[data-fetch]").forEach(async (place) => {
       const asked = place.dataset.fetch;
@@ -144,6 +149,7 @@
       if (!fetched.has(asked)) fetched.set(asked, fetch(asked).then((r) => (r.ok ? r.text() : Promise.reject(r.status))));
       try {
         const text = await fetched.get(asked);
+        if (text.includes("notice bad")) refused.add(asked);
         if (place.isConnected && place.dataset.fetch === asked && place.innerHTML !== text) place.innerHTML = text;
       } catch {
         fetched.delete(asked);
@@ -151,6 +157,15 @@
       }
     });
   };
+
+  document.addEventListener("click", (e) => {
+    const button = e.target instanceof Element && e.target.closest("[data-asks]");
+    if (!button) return;
+    const place = button.closest("[data-ask]");
+    place.dataset.fetch = place.dataset.ask;
+    place.replaceChildren(place.querySelector("template").content.cloneNode(true));
+    fill(place.parentElement);
+  });
 
   // --- head switches: the browser knows at once what is off, the server checks it and counts
   let wanted = null; // heads off, as text, where the page has switches
@@ -201,7 +216,8 @@
     };
     // of several events in flight an older one may be the last to arrive: say it again
     setInterval(() => {
-      if (wanted !== null && tries < 3 && Date.now() - sent > 900 && document.querySelector(".stale")) tell();
+      const asked = document.querySelector("[data-asked]"); // what the server has heard last
+      if (wanted !== null && tries < 3 && Date.now() - sent > 900 && asked && asked.dataset.asked !== wanted) tell();
     }, 300);
     const all = (chosen) => {
       const off = !chosen.every(isOff);
@@ -352,6 +368,8 @@
     const pick = (row) => {
       row.parentElement.querySelectorAll("tr.sel").forEach((r) => r.classList.remove("sel"));
       row.classList.add("sel");
+      refused.forEach((asked) => fetched.delete(asked));
+      refused.clear();
       address({ example: row.dataset.key });
       picked(row.dataset.key);
     };
@@ -373,7 +391,7 @@
     });
   };
 
-  // a filter box above a list that holds only the first of many rows asks the server too
+  // a filter box above a list that holds only the first of many rows, and of each only the beginning, asks the server
   const findable = (element, sought) => {
     let timer = 0;
     element.addEventListener("input", (e) => {
@@ -381,8 +399,8 @@
       clearTimeout(timer);
       const text = e.target.value;
       timer = setTimeout(() => {
-        const cut = element.querySelector("[data-cut]");
-        if (cut && (cut.dataset.cut === "rows" || cut.dataset.words !== text)) sought(text);
+        const list = element.querySelector("[data-words]");
+        if (list && list.dataset.words !== text) sought(text);
       }, 250);
     });
   };

@@ -59,7 +59,7 @@ def _both_sides(record: SearchRecord) -> Markup:
 
 
 def _reading(record: SearchRecord) -> str:
-    subsets, heads = n_subsets(record.config.p, record.config.k), record.n_heads
+    subsets, heads = n_subsets(record.config.p, record.config.k), record.n_screened
     return (
         f"The discovery gain is the best of {formats.count(heads)} heads and {formats.count(subsets)} subsets on the same "
         f"examples and flatters: the held-out gain is the fair figure. {ONE_SET_TESTED}"

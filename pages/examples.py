@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from cel_core.records import SearchRecord
+from cel_core.tasks import TASKS, Scoring
 from pages import formats
 from pages.markup import Column, Markup, Row, join, table, tag
 
@@ -23,7 +25,6 @@ COLUMNS = (
     Column("Gold", "n", "The right answer."),
     Column("Intact", "n", f"The answer of the whole model. {CUT_TIP}"),
     Column("Ablated", "n", f"The answer without the heads. {CUT_TIP}"),
-    Column("Margin, nats", "n", MARGIN_TIP),
 )
 
 
@@ -51,11 +52,14 @@ def flips(paired: pd.DataFrame) -> pd.DataFrame:
 
 
 def matching(found: pd.DataFrame, words: str) -> pd.DataFrame:
-    """The examples whose prompt, kind or answers hold all of the words."""
-    for word in words.lower().split():
-        columns = ("kind", "context", "answer", "intact_answer", "ablated_answer")
-        found = found[sum(found[c].str.lower().str.contains(word, regex=False).astype(int) for c in columns) > 0]
-    return found
+    """The examples whose prompt, kind or answers, as they are shown, hold all of the words."""
+    if not len(found):
+        return found
+    said = [
+        " ".join([e.kind, e.context, gold_text(e), said_text(e, "intact"), said_text(e, "ablated")]).lower()
+        for e in found.itertuples()
+    ]
+    return found[[all(word in text for word in words.lower().split()) for text in said]]
 
 
 def answer_text(example: Any, answer: str) -> str:
@@ -84,27 +88,36 @@ def gold_text(example: Any) -> str:
     return choices[example.gold].strip() if len(choices) > 1 else example.answer.strip()
 
 
-def flips_table(found: pd.DataFrame, name: str, selected: str = "") -> Markup:
+def flips_table(record: SearchRecord, found: pd.DataFrame, name: str, selected: str = "") -> Markup:
     """The flips as rows that can be picked."""
-    drawn = example_table(found.head(MAX_ROWS), name, selected, "No answer changed.")
+    drawn = example_table(record, found.head(MAX_ROWS), name, selected, "No answer changed.")
     if len(found) <= MAX_ROWS:
         return drawn
     return join([drawn, tag("p", f"The first {MAX_ROWS} of {formats.count(len(found))}; the CSV has all.", css="sub empty")])
 
 
-def example_table(found: pd.DataFrame, name: str, selected: str, empty: str, without: Collection[str] = ()) -> Markup:
+def margin_unit(record: SearchRecord) -> str:
+    """What a search's margins are measured in."""
+    scoring = TASKS[record.config.task].scoring if record.config.task in TASKS else None
+    return "nats per character" if scoring == Scoring.CHOICE_PER_CHARACTER else "nats"
+
+
+def example_table(
+    record: SearchRecord, found: pd.DataFrame, name: str, selected: str, empty: str, without: Collection[str] = ()
+) -> Markup:
     """Compared examples as rows that can be picked; the column of kinds is left out where there is one kind only."""
+    columns = (*COLUMNS, Column(f"Margin, {margin_unit(record)}", "n", MARGIN_TIP))
     left_out = {*without, *(() if found["kind"].nunique() > 1 else ("Kind",))}
-    chosen = [i for i, column in enumerate(COLUMNS) if column.title not in left_out]
+    chosen = [i for i, column in enumerate(columns) if column.title not in left_out]
     rows = []
     for example in found.itertuples():
         cells = _cells(example)
         rows.append(Row([cells[i] for i in chosen], key=example.key, group=example.flip, selected=example.key == selected))
-    return table([COLUMNS[i] for i in chosen], rows, name, empty)
+    return table([columns[i] for i in chosen], rows, name, empty)
 
 
 def _cells(example: Any) -> list[object]:
-    """One compared example as the cells of `COLUMNS`."""
+    """One compared example as the cells of `COLUMNS` and its margins."""
     margin = f"{formats.nats(example.intact_margin_nats)} → {formats.nats(example.ablated_margin_nats)}"
     return [
         tag("span", example.flip, css={"fix": "gain", "harm": "harm"}.get(example.flip, "")),

@@ -20,16 +20,26 @@ from pages.markup import Markup, join, tag
 WAITING = "Waiting for the model to write it itself."
 
 
-def waiting(record: SearchRecord, example: str, head_set: HeadSet) -> Markup:
-    """The place of an explanation, for tasks whose answer the model writes or whose prompt a template wraps."""
+def place(record: SearchRecord, example: str, head_set: HeadSet, at_once: bool = True) -> Markup:
+    """The place of an explanation, for tasks whose answer the model writes or whose prompt a template wraps.
+
+    Args:
+        record: the search.
+        example: the example's key.
+        head_set: the heads that are ablated.
+        at_once: whether it is asked for as soon as the place is drawn, or with a button: a model may have to be loaded.
+    """
     task = TASKS.get(record.config.task)
     if task is None or not (task.scoring == Scoring.GREEDY or record.config.chat_template):
         return Markup()
     asked = {"run": record.id, "example": example, "heads": str(head_set)}
     asked |= {"template": "1"} if record.config.chat_template else {}
     address = f"/explain?{urlencode(asked)}"
-    bar = tag("div", tag("i"), css="prog unknown")
-    return tag("div", tag("div", WAITING, css="k over"), bar, css="written", data_fetch=address, aria_live="polite")
+    waiting = join([tag("div", WAITING, css="k over"), tag("div", tag("i"), css="prog unknown")])
+    if at_once:
+        return tag("div", waiting, css="written", data_fetch=address, aria_live="polite")
+    button = tag("button", "Let the model write both answers out", type="button", css="btn", data_asks=True)
+    return tag("div", button, tag("template", waiting), css="written", data_ask=address, aria_live="polite")
 
 
 def show(said: dict[str, str], template: bool, head_set: HeadSet) -> Markup:
@@ -39,7 +49,7 @@ def show(said: dict[str, str], template: bool, head_set: HeadSet) -> Markup:
         parts += [tag("div", "The prompt as the model reads it", css="k over"), tag("pre", said["prompt"])]
     if said["intact"] or said["ablated"]:
         rows = [
-            join([tag("dt", name), tag("code", text.strip() or "(nothing)", css="said")])
+            join([tag("dt", name), tag("code", text.strip() or "(nothing: it ends here)", css="said")])
             for name, text in (("Intact", said["intact"]), ("Ablated" if head_set else "No head off", said["ablated"]))
         ]
         parts += [

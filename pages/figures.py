@@ -49,7 +49,7 @@ def dressed(chart: Any) -> Any:
 
 
 def ranked_singles(singles: Sequence[Tally], p: int) -> Any:
-    """Every head's discovery gain, best first; the `p` of the pool are blue, the others muted."""
+    """Every screened head's discovery gain, best first; the `p` of the pool are blue, the others muted."""
     rows = [
         {
             "rank": rank,
@@ -66,7 +66,7 @@ def ranked_singles(singles: Sequence[Tally], p: int) -> Any:
     dots = base.mark_circle(size=28).encode(
         x=alt.X(
             "rank:Q",
-            title="Rank among all heads",
+            title="Rank among the screened heads",
             scale=alt.Scale(domain=[0, len(rows) + 1], nice=False),
             axis=alt.Axis(grid=False),
         ),
@@ -83,7 +83,8 @@ def ranked_singles(singles: Sequence[Tally], p: int) -> Any:
 
 
 def discovery_against_held_out(record: SearchRecord, subsets: Sequence[Tally]) -> Any:
-    """The frozen set's gain on both sides, with the held-out interval, over the discovery gains of all subsets.
+    """The frozen set's gain on both sides, with the held-out interval, over the discovery gains of the subsets measured
+    in full.
 
     On the dashed line both sides agree; below it the discovery gain was partly luck of the selection.
     """

@@ -24,8 +24,8 @@ STYLE = """
   font: 14px/1.45 "IBM Plex Sans", system-ui, sans-serif; animation: gone 0s %ds forwards; }
 body.dark .early { %s }
 @keyframes gone { to { visibility: hidden; } }
-.early nav { display: flex; gap: 24px; align-items: center; padding: 0 max(24px, calc(50%% - 836px)); height: 48px; background: var(--panel);
-  border-bottom: 1px solid var(--line); }
+.early nav { display: flex; gap: 24px; align-items: center; padding: 0 max(24px, calc(50%% - 836px)); height: 48px;
+  background: var(--panel); border-bottom: 1px solid var(--line); }
 .early a { color: var(--muted); text-decoration: none; padding: 13px 0; }
 .early a.on { color: var(--ink); box-shadow: inset 0 -2px var(--accent); }
 .early .r { margin-left: auto; color: var(--muted); font-size: 12px; display: flex; gap: 16px; }

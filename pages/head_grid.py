@@ -1,7 +1,7 @@
 """The layer x head map: one cell a head, coloured by what removing it gains; blue is better without the head, orange worse.
 
-1. The scale is symmetric around 0. It ends at the best gain, or at a quarter of the heads' spread where that is larger, so that
-   one head the model cannot do without does not drain all others of colour; what lies beyond has the end's colour.
+1. The scale is symmetric around 0. It ends at the best gain, or where three of four heads' gains end where that is larger, so
+   that one head the model cannot do without does not drain all others of colour; what lies beyond has the end's colour.
 2. A hatched cell is a head measured on part of the examples only. After a search its number is the most it could have gained
    (`AT_MOST`), while one runs the balance so far (`SO_FAR`).
 3. As a picture the map is one image with a name; every cell tells its numbers when pointed at, and the ranking beside it is the
@@ -62,8 +62,9 @@ def of_tallies(tallies: pd.DataFrame, n_discovery: int) -> dict[Head, Cell]:
 
 
 def limit_of(cells: Iterable[Cell]) -> float:
-    """Where the colour scale ends on both sides, as a fraction."""
-    gains = np.array([cell.gain for cell in cells if not cell.partial] or [0.0])
+    """Where the colour scale ends on both sides, as a fraction: by the heads measured in full, if any are."""
+    known = list(cells)
+    gains = np.array([cell.gain for cell in known if not cell.partial] or [cell.gain for cell in known] or [0.0])
     return max(MIN_LIMIT, float(gains.max()), float(np.quantile(np.abs(gains), 0.75)))
 
 
@@ -171,15 +172,13 @@ def legend(limit: float, cells: Iterable[Cell], hatching: str, marks: Mapping[st
     """The colour scale with its ends, and what hatching and the marks (class to meaning) say."""
     cells = list(cells)
     beyond = any(cell.gain < -limit for cell in cells)
-    parts: list[object] = [
-        tag("span", formats.points(-limit), " and below" if beyond else ""),
-        tag("span", css="scale"),
-        tag("span", formats.points(limit), " points"),
-    ]
+    least = join([formats.points(-limit), " and below" if beyond else ""])
+    ends = tag("span", least, tag("span", css="scale"), formats.points(limit), " points", css="key")
+    parts: list[object] = [ends]
     if any(cell.partial for cell in cells):
-        parts += [tag("span", css="swatch bound"), tag("span", hatching)]
+        parts.append(tag("span", tag("span", css="swatch bound"), hatching, css="key"))
     for css, meaning in marks.items():
-        parts += [tag("span", css=f"swatch {css}"), tag("span", meaning)]
+        parts.append(tag("span", tag("span", css=f"swatch {css}"), meaning, css="key"))
     return tag("div", *parts, css="legend")
 
 
@@ -187,12 +186,16 @@ def _look(head: Head, cells: Mapping[Head, Cell], limit: float, hatching: str) -
     """Classes, style and tip of a head's cell."""
     cell = cells.get(head)
     if cell is None:
-        return "cell none", "", f"{head}  not measured yet"
+        return "cell none", "", f"{head}  {'not screened' if hatching == AT_MOST else 'not measured yet'}"
     css = ["cell", "up" if cell.gain > 0 else "down" if cell.gain < 0 else "", "bound" if cell.partial else ""]
-    note = f" {hatching}" if cell.partial else ""
+    most, least, size = "", "", f"n = {formats.count(cell.n)}"
+    if cell.partial and hatching == AT_MOST:
+        most, least = "at most ", "at least "
+    elif cell.partial:
+        size = f"so far, {formats.count(cell.measured)} of {formats.count(cell.n)} examples"
     tip = (
-        f"{head}  {formats.points(cell.gain, cell.n)} points{note}\n{formats.count(cell.fixes)} fixes, "
-        f"{formats.count(cell.harms)} harms{note}, n = {formats.count(cell.n)}"
+        f"{head}  {most}{formats.points(cell.gain, cell.n)} points\n{most}{formats.count(cell.fixes)} fixes, "
+        f"{least}{formats.count(cell.harms)} harms, {size}"
     )
     strength = round(100 * min(1.0, abs(cell.gain) / limit))
     return " ".join(filter(None, css)), f"--t:{strength}", tip

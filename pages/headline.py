@@ -19,6 +19,8 @@ STAGES = {
 }
 DISCOVERY = "Heads are compared, and the best subset is chosen, on these examples."
 HELD_OUT = "Other examples, looked at only once the chosen subset is frozen: they took no part in the choice."
+ABLATED = "Of the model as it is, and with the outputs of the frozen heads set to zero at every token."
+FROZEN = "The subset of the pool that did best on the discovery examples, fixed before the held-out ones were looked at."
 P_VALUE = "How often fixes and harms would be this far apart, or further, were each flip as likely one as the other."
 NO_BENEFIT = "The pool held no beneficial set"
 
@@ -41,9 +43,16 @@ def page_head(record: SearchRecord, actions: object = "") -> Markup:
         discovery = join([f"{formats.count(record.n_discovery)} ", term("discovery", DISCOVERY)])
         parts = [discovery, join([f"{formats.count(record.n_held_out)} ", term("held-out", HELD_OUT), " examples"]), *parts]
     plan = join(parts, ", ")
-    took = f"took {formats.duration(record.duration_s)}" if record.status is Status.DONE else ""
+    took = f"took {formats.duration(record.duration_s)}{_saved(record)}" if record.status is Status.DONE else ""
     name = tag("span", "search ", tag("span", record.id, css="mono"))
     return layout.page_head(title(record), status_chip(record), name, plan, record.screened, took, actions=actions)
+
+
+def _saved(record: SearchRecord) -> str:
+    """How much less a search ran than one full pass for each head set and request would have."""
+    if not record.plain_token_layers or not record.token_layers:
+        return ""
+    return f", {record.plain_token_layers / record.token_layers:.1f} times less work than plain passes"
 
 
 def state(record: SearchRecord, left_s: float | None) -> Markup:
@@ -109,15 +118,15 @@ def figures(record: SearchRecord, balance: Sequence[Shares]) -> Markup:
     fixes = tag("span", formats.count(found.fixes), css="gain")
     harms = tag("span", formats.count(found.harms), css="harm")
     parts = [
-        figure("Accuracy, intact → ablated", accuracy, unit="%", below=size),
+        figure(term("Accuracy, intact → ablated", ABLATED), accuracy, unit="%", below=size),
         figure("Gain", gain, unit="points", below=f"95 % interval {formats.interval(found.interval, n)}"),
         figure("Errors reduced by", formats.percent(found.relative_error_reduction), unit="%", below=_errors(found)),
         figure("Fixes / harms", fixes, " / ", harms, below="wrong → right / right → wrong"),
         figure(term("Exact McNemar p", P_VALUE), formats.p_value(found.mcnemar_p), below="two-sided"),
-        figure("Frozen heads", head_chips(record.frozen_set), below=_discovery(record), css="heads"),
+        figure(term("Frozen heads", FROZEN), head_chips(record.frozen_set), below=_discovery(record), css="heads"),
     ]
     if balance:
-        parts.append(_balance(balance))
+        parts.append(_balance(balance, n))
     return tag("div", *parts, css="card headline")
 
 
@@ -132,7 +141,7 @@ def _discovery(record: SearchRecord) -> str:
     return f"discovery gain {formats.points(record.discovery_gain, record.n_discovery)} points"
 
 
-def _balance(balance: Sequence[Shares]) -> Markup:
+def _balance(balance: Sequence[Shares], n: int) -> Markup:
     """How the predicted answers are spread before and after; the whole of it is among the evidence."""
     rows = [
         tag(
@@ -143,7 +152,8 @@ def _balance(balance: Sequence[Shares]) -> Markup:
         )
         for s in balance[:4]
     ]
-    return tag("div", tag("div", "Predicted answers", css="k"), tag("div", *rows, css="shares"))
+    title = f"Predicted answers, n = {formats.count(n)}"
+    return tag("div", tag("div", title, css="k"), tag("div", *rows, css="shares"))
 
 
 def command_of(config: SearchConfig) -> str:

@@ -25,7 +25,7 @@ from pages.markup import Markup, is_live, notice, tag
 from pages.search import find, stamp_of
 
 POLL_S, FOLLOW_S = 0.5, 2.0  # between two looks at a head set's outcomes, and at a search that runs
-MAX_WORDS, MAX_PROMPT, MAX_SAMPLE = 200, 20_000, 240  # characters
+MAX_KEY, MAX_WORDS, MAX_PROMPT, MAX_SAMPLE = 80, 200, 20_000, 240  # characters
 PICK = "window.cel.pickable(element, (key) => trigger('pick', {key}));"
 FIND = "window.cel.findable(element, (words) => trigger('find', {words}));"
 SWITCH = "watch('value', window.cel.switches(element, (heads) => trigger('toggle', {heads})));"
@@ -43,6 +43,7 @@ class View:
     head_set: HeadSet = HeadSet()
     example: str = ""
     words: str = ""
+    shown: Part | None = None  # the side whose figures are drawn
     n_done: int = -1  # outcomes the worker had made at the last look
     settled: bool = False  # whether the last look found everything
     waiting: bool = False  # whether another look is due
@@ -108,6 +109,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
         with store.together():
             compared = examples.compared(store.judged(now.search.id, part, head_set))
             found, open_one = with_texts(store, now, part, head_set, compared)
+        record = now.search
         known = len(compared)
         complete, state = known >= n, worker.live_state(session)
         overtaken = serial != now.serial
@@ -119,14 +121,17 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
                 state = LiveState(error=str(error))
         error = "" if complete else state.error
         loading = worker.state().status == "loading"
-        shown = [
+        shown: list[Any] = [
             live_counts.counts(compared, head_set, n),
             live_counts.strip(now.address, now.search, part, head_set, known, n, error, loading),
-            live_counts.listed(compared, found, now.example, now.words, complete),
-            show_example(now, open_one),
+            live_counts.listed(record, compared, found, now.example, now.words, complete),
+            show_example(record, open_one, part, head_set),
         ]
+        if not known and not error and now.shown is part:  # until there is something to say the figures before stay, greyed out
+            shown = [shown[1] if place == 1 else gr.skip() for place in range(len(shown))]
         if serial != now.serial:
             return [gr.skip()] * len(drawn)
+        now.shown = part
         now.settled, now.n_done = complete or bool(state.error), state.done
         now.waiting = not (complete or (look_again and now.settled))
         return [*shown, ticking(now), now]
@@ -187,34 +192,40 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
             clock = gr.skip() if now.waiting or is_live(now.search) else ticking(now)
             return [*followed, *[gr.skip()] * (len(drawn) - 2), clock, now]
         except CelError as error:
-            shown = {counts: layout.explained(error), timer: gr.Timer(active=False)}
+            now.waiting, now.n_done = True, -1  # the next look draws all again, if it can
+            shown = {strip: layout.explained(error), view: now}
             return [shown.get(component, gr.skip()) for component in (top, looks, *drawn)]
 
-    def picked(now: View, event: gr.EventData) -> tuple[Markup, View]:
+    # a head switched while one of these looks is drawn by `toggled`, which sees the example and the words that are set first
+    def picked(now: View, event: gr.EventData) -> tuple[Any, View]:
+        before, now.example = now.example, str(event._data.get("key", ""))[:MAX_KEY]
+        serial, part, head_set, key = now.serial, now.part, now.head_set, now.example
         try:
-            key = str(event._data.get("key", ""))
-            found = examples.pick(store.paired(now.search.id, now.part, now.head_set, [], key), key)
+            record = now.search
+            found = examples.pick(store.paired(record.id, part, head_set, [], key), key)
         except CelError as error:
             return layout.explained(error), now
         if found is None:
+            now.example = before
             return notice("There is no such example on this side", "Pick one from the list.", css="bad"), now
-        now.example = found.key
-        return show_example(now, found), now
+        return gr.skip() if serial != now.serial else show_example(record, found, part, head_set), now
 
-    def sought(now: View, event: gr.EventData) -> tuple[Markup, View]:
+    def sought(now: View, event: gr.EventData) -> tuple[Any, View]:
         now.words = str(event._data.get("words", ""))[:MAX_WORDS]
+        serial, part, head_set = now.serial, now.part, now.head_set
         try:
             with store.together():
-                compared = examples.compared(store.judged(now.search.id, now.part, now.head_set))
-                found, _ = with_texts(store, now, now.part, now.head_set, compared)
+                compared = examples.compared(store.judged(now.search.id, part, head_set))
+                found, _ = with_texts(store, now, part, head_set, compared)
         except CelError as error:
             return layout.explained(error), now
-        return live_counts.listed(compared, found, now.example, now.words, now.settled), now
+        drawn = live_counts.listed(now.search, compared, found, now.example, now.words, now.settled)
+        return gr.skip() if serial != now.serial else drawn, now
 
     def answered(now: View, text: str) -> Markup:
+        head_set = now.head_set  # others may be off by the time the model has written
         try:
-            text = prompt_of(text)
-            return live_counts.side_by_side(*worker.answer(now.search.id, text, now.head_set), now.head_set)
+            return live_counts.side_by_side(*worker.answer(now.search.id, prompt_of(text), head_set), head_set)
         except CelError as error:
             return layout.explained(error)
 
@@ -240,7 +251,7 @@ def view_of(record: SearchRecord, words: Mapping[str, Any]) -> View:
     asked = str(words.get("heads", ""))
     head_set = heads_of(record, asked) if asked else record.frozen_set or HeadSet()
     side = str(words.get("part", "")) or (Part.HELD_OUT if record.frozen_set else Part.DISCOVERY)
-    return View(record, part_of(record, side), head_set, str(words.get("example", ""))[:80])
+    return View(record, part_of(record, side), head_set, str(words.get("example", ""))[:MAX_KEY])
 
 
 def heads_of(record: SearchRecord, text: str) -> HeadSet:
@@ -308,12 +319,11 @@ def prompt_of(text: object) -> str:
     return found
 
 
-def show_example(now: View, example: Any | None) -> Markup:
+def show_example(record: SearchRecord, example: Any | None, part: Part, head_set: HeadSet) -> Markup:
     """The example that is open, if any."""
     if example is None:
         return INSPECT
-    more = explanations.waiting(now.search, example.key, now.head_set)
-    return inspector.show(now.search, example, now.part, now.head_set, more)
+    return inspector.show(record, example, part, head_set, explanations.place(record, example.key, head_set))
 
 
 def ticking(now: View) -> gr.Timer:

@@ -91,7 +91,7 @@ def strip(
         parts.append(notice(what[:1].upper() + what[1:], remedy[:1].upper() + remedy[1:], css="bad wide"))
     elif known < n:
         parts.append(progress(known, n, "Outcomes of this head set"))
-    return tag("div", *parts, css="card strip", data_address=json.dumps(dict(address)))
+    return tag("div", *parts, css="card strip", data_asked=str(head_set), data_address=json.dumps(dict(address)))
 
 
 def _side(record: SearchRecord, side: Part, chosen: Part) -> Markup:
@@ -106,10 +106,13 @@ def first_of_each(compared: pd.DataFrame) -> list[int]:
     return [int(i) for name, _ in LISTS for i in compared.loc[compared["flip"] == name, "position"].head(MAX_ROWS)]
 
 
-def listed(compared: pd.DataFrame, found: pd.DataFrame, selected: str, words: str, complete: bool) -> Markup:
+def listed(
+    record: SearchRecord, compared: pd.DataFrame, found: pd.DataFrame, selected: str, words: str, complete: bool
+) -> Markup:
     """The examples in three lists, of which one is seen at a time.
 
     Args:
+        record: the search.
         compared: all examples known; their texts are not needed.
         found: with their texts, those that hold the words; without words at least the first of each list, and the selected.
         selected: key of the example that is open.
@@ -132,12 +135,12 @@ def listed(compared: pd.DataFrame, found: pd.DataFrame, selected: str, words: st
     ]
     drawn = pd.concat([found[found["flip"] == name].head(MAX_ROWS) for name, _ in LISTS])
     empty = "No example fits the filter." if words else "None." if complete else "Waiting for the first examples."
-    rows = examples.example_table(drawn, "live", selected, empty, without=("Flip",))
+    rows = examples.example_table(record, drawn, "live", selected, empty, without=("Flip",))
     cut = len(drawn) < (len(found) if words else len(compared))
     note = f"The first {MAX_ROWS} of each list are drawn; the filter searches all." if cut else ""
     tools = tag("div", tag("span", *buttons, css="segments"), tag("span", filter_box("live", "Search"), css="end"), css="tools")
     below = tag("p", note, css="sub empty") if note else ""
-    body = tag("div", rows, below, css="tall", data_cut="rows" if cut else "words", data_words=words)
+    body = tag("div", rows, below, css="tall", data_words=words)
     return join([tools, body])
 
 
@@ -145,7 +148,7 @@ def side_by_side(intact: str, ablated: str, head_set: HeadSet) -> Markup:
     """Two continuations of one prompt."""
     without = f"Ablated: {formats.heads(head_set)}" if head_set else "Ablated: no head is off"
     halves = [
-        tag("div", tag("div", title, css="k"), tag("pre", text.strip("\n") or "(nothing)"))
+        tag("div", tag("div", title, css="k"), tag("pre", text.strip("\n") or "(nothing: the model ends here)"))
         for title, text in (("Intact", intact), (without, ablated))
     ]
     return tag("div", *halves, css="halves")

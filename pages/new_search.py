@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import gradio as gr
 
 from cel_core.config import DTYPES, SearchConfig
 from cel_core.errors import CelError, ConfigError
+from cel_core.paths import typed_path
 from cel_core.tasks import TASKS, Scoring, find_task
 from cel_core.tasks.arithmetic import KINDS
 from cel_core.worker import Worker
@@ -72,10 +72,10 @@ def config_of(form: Form) -> SearchConfig:
     model, data = _text(form.model, "model"), _text(form.data, "rows")
     if not model:
         raise ConfigError("model is empty: give demo, a hub id, a folder or a .gguf file")
-    if model.startswith(("/", "~", ".")) and not Path(model).expanduser().exists():
+    if model.startswith(("/", "~", ".")) and not typed_path(model).exists():
         raise ConfigError(f"model '{model}' does not exist on this machine: check the path, or give a hub id")
     rows = None if data in ("", DEFAULT_ROWS) else data
-    if rows not in (None, "samples") and not Path(rows).expanduser().is_dir():
+    if rows not in (None, "samples") and not typed_path(rows).is_dir():
         raise ConfigError(f"rows '{rows}' is not a folder on this machine: give a folder, samples or {DEFAULT_ROWS}")
     if form.device not in DEVICES:
         raise ConfigError(f"device '{str(form.device)[:40]}' is unknown: choose one of {', '.join(DEVICES)}")
@@ -174,10 +174,10 @@ def build(worker: Worker) -> Built:
 
     def changed(*answers: Any) -> Markup:
         try:
-            config = config_of(Form(*answers))
+            local = is_local(config_of(Form(*answers)))
         except CelError as error:
             return tag("span", str(error), css="sub")
-        if is_local(config):
+        if local:
             return asked(*answers)
         return tag("span", "Estimate reads the rows and the model's configuration from the hub; no weight is read.", css="sub")
 
@@ -198,7 +198,7 @@ def build(worker: Worker) -> Built:
 
 def is_local(config: SearchConfig) -> bool:
     """Whether neither model nor rows come from the hub, so that an estimate costs no download."""
-    model = config.model == "demo" or Path(config.model).expanduser().exists()
+    model = config.model == "demo" or typed_path(config.model).exists()
     return model and (config.data is not None or TASKS[config.task].hub is None)
 
 

@@ -6,7 +6,10 @@ from cel_core.tasks import TASKS
 from pages import formats, headline
 from pages.markup import Markup, join, tag
 
-DEMO = "A small transformer that comes with the project, trained on Carry and No carry at once."
+DEMO = (
+    "A small transformer that comes with the project. It learnt two readings of every sum at once, with the carry "
+    "(27 + 45 = 72) and without (62), and wavers between them."
+)
 
 
 def in_words(record: SearchRecord) -> Markup:
@@ -15,8 +18,10 @@ def in_words(record: SearchRecord) -> Markup:
     heads = record.screened.removeprefix("approximate screen: ") or f"each of the {formats.count(record.n_heads)} heads"
     n_discovery, n_held_out = formats.count(record.n_discovery), formats.count(record.n_held_out)
     n_tried = formats.count(n_subsets(config.p, config.k))
-    one = f"{heads[:1].upper()}{heads[1:]} ablated alone on {n_discovery} discovery examples: the {config.p} best are the pool."
-    two = f"All {n_tried} subsets of 1 to {config.k} heads of the pool ablated together: the best is frozen."
+    until = "" if config.full_sweep else ", or on as many as show that it is not among the best"
+    one = f"{heads[:1].upper()}{heads[1:]} ablated alone on {n_discovery} discovery examples{until}. "
+    one += f"The {config.p} best are the pool."
+    two = f"All {n_tried} subsets of 1 to {config.k} heads of the pool ablated together. The best is frozen."
     last = f"Only then {n_held_out} other examples, intact and without the frozen set: the fair figure."
     steps = [("Stage 1", one), ("Stage 2", two), ("Held-out", last)]
     if config.task in TASKS:
@@ -25,6 +30,12 @@ def in_words(record: SearchRecord) -> Markup:
     if config.model == "demo":
         steps.insert(0, ("Model", DEMO))
     return tag("dl", *(join([tag("dt", name), tag("dd", text)]) for name, text in steps), css="card facts words")
+
+
+def _source(task: str) -> str:
+    """Where a task's rows come from where no others are named."""
+    hub = TASKS[task].hub if task in TASKS else None
+    return f"{hub.path}{f', {hub.config}' if hub.config else ''}, from the hub" if hub else "generated"
 
 
 def show_plan(record: SearchRecord) -> Markup:
@@ -47,7 +58,7 @@ def show_plan(record: SearchRecord) -> Markup:
         ]
     facts += [
         ("Task", config.task),
-        ("Rows", config.data or "default source"),
+        ("Rows", config.data or _source(config.task)),
         ("Discovery, held-out", f"{formats.count(record.n_discovery)}, {formats.count(record.n_held_out)} examples"),
         ("Pool, subset size", f"p = {config.p}, k = {config.k}"),
         ("Seed", config.seed),

@@ -4,7 +4,7 @@ The page asks the store for everything; while the search runs it looks again eve
 examples are not asked for before a set is frozen.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,7 +17,19 @@ from cel_core.records import Part, SearchRecord, Status
 from cel_core.search import Tally
 from cel_core.store import Store
 from cel_core.worker import Worker
-from pages import downloads, evidence, examples, figures, formats, head_grid, headline, inspector, layout, rankings
+from pages import (
+    downloads,
+    evidence,
+    examples,
+    explanations,
+    figures,
+    formats,
+    head_grid,
+    headline,
+    inspector,
+    layout,
+    rankings,
+)
 from pages.head_grid import Cell
 from pages.markup import Markup, button, filter_box, is_live, join, notice, tag
 from pages.pace import Pace
@@ -25,8 +37,7 @@ from pages.plan import in_words, show_plan
 
 POLL_S, IDLE_S = 1.0, 5.0  # between two looks at a search that moves, and at one that might again
 PICK = layout.RESTORE + "window.cel.pickable(element, (key) => trigger('pick', {key}));"
-TESTED = "Line: 95 % interval. Ticks: other subsets, not tested."
-RANKED = "Blue: the pool. Faint: dropped early, drawn at the most it could still gain."
+TESTED = "Line: 95 % interval. Ticks: discovery gains of other subsets, as far as measured in full."
 INSPECT = tag("p", "Pick a flip to read its prompt and both answers.", css="sub empty")
 
 
@@ -39,6 +50,7 @@ class Seen:
     ranked: tuple[object, ...] = ()  # the phase whose rankings are drawn already; () where there are none yet
     pace: Pace = field(default_factory=Pace)
     stopping: bool = False
+    refused: Markup = Markup()  # why the last button did nothing
 
 
 class Found(NamedTuple):
@@ -86,7 +98,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
     drawn = [top, body, grid, tabs, singles, subsets_tab, subsets, flips_tab, flips, inspected, proof, plan]
     drawn += [plots, sides_head, sides, ranks_head, ranks, timer, seen]
 
-    def render(found: Found, before: Seen, example: str, opening: bool, problem: CelError | None = None) -> list[Any]:
+    def render(found: Found, before: Seen, example: str, opening: bool) -> list[Any]:
         record = found.record
         before.stopping = before.stopping and is_live(record)
         before.ranked = phase_of(record) if found.singles else ()
@@ -95,7 +107,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
         at_rest = bool(found.singles) and not is_live(record)  # figures wait: six tabs that draw them at once stall a search
         n_flips = "" if changed is None else f" {formats.count(len(changed))}"
         shown = {
-            top: show_top(found, before.pace.left_s(record), actions(record, before.stopping), problem),
+            top: show_top(found, before.pace.left_s(record), actions(record, before.stopping), before.refused),
             body: gr.Row(visible=bool(record.model)),
             grid: show_map(found),
             tabs: gr.Tabs(selected="flips" if picked is not None else "singles") if opening else gr.skip(),
@@ -110,7 +122,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
             plots: gr.Row(visible=at_rest),
             sides_head: _plot_head("Discovery against held-out gain", record.id, "subsets", TESTED),
             sides: figures.discovery_against_held_out(record, found.subsets) if record.held_out else None,
-            ranks_head: _plot_head("Every head alone, ranked", record.id, "singles", RANKED),
+            ranks_head: _plot_head("Single heads, ranked", record.id, "singles", ranked_says(found.singles)),
             ranks: figures.ranked_singles(found.singles, record.config.p) if at_rest else None,
             timer: gr.Timer(POLL_S if is_live(record) else IDLE_S, active=record.status is not Status.DONE),
             seen: before,
@@ -119,7 +131,8 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
 
     def moved(record: SearchRecord, before: Seen) -> list[Any]:
         """A search that went on within a phase: nothing is new but its progress."""
-        page = show_top(Found(record, [], [], {}, None), before.pace.left_s(record), actions(record, before.stopping))
+        found = Found(record, [], [], {}, None)
+        page = show_top(found, before.pace.left_s(record), actions(record, before.stopping), before.refused)
         return [{top: page, seen: before}.get(component, gr.skip()) for component in drawn]
 
     def nothing(page: Markup, before: Seen) -> list[Any]:
@@ -147,11 +160,12 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
             if is_live(record) and phase_of(record) == before.ranked:
                 return moved(record, before)
             return render(gather(store, record), before, "", opening=False)
-        except CelError as error:
-            return nothing(_troubled(error), before)
+        except CelError as error:  # perhaps for a while: the page goes on looking, and then draws all again
+            before.stamp = before.ranked = ()
+            return [{top: _troubled(error), seen: before}.get(component, gr.skip()) for component in drawn]
 
     def pressed(before: Seen, event: gr.EventData) -> list[Any]:
-        name, problem = str(event._data.get("name", "")), None
+        name, before.refused = str(event._data.get("name", "")), Markup()
         try:
             record = store.search(before.search)
             try:
@@ -161,10 +175,10 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
                     worker.resume(record.id)
                 before.stopping = name == "stop"
             except CelError as error:
-                problem = error
+                before.refused = layout.explained(error)
             record = store.search(record.id)
             before.stamp = stamp_of(record)
-            return render(gather(store, record), before, "", opening=False, problem=problem)
+            return render(gather(store, record), before, "", opening=False)
         except CelError as error:
             return nothing(_troubled(error), before)
 
@@ -247,13 +261,13 @@ def phase_of(record: SearchRecord) -> tuple[object, ...]:
     return record.status, record.stage, record.frozen_set
 
 
-def show_top(found: Found, left_s: float | None, actions: object = "", problem: CelError | None = None) -> Markup:
-    """Title, state and headline."""
+def show_top(found: Found, left_s: float | None, actions: object = "", refused: object = "") -> Markup:
+    """Title, why the last button did nothing, state and headline."""
     record = found.record
     balance = [] if found.paired is None else examples.answer_balance(found.paired)
     notes = tag("div", *(tag("div", f"Note: {note}") for note in record.notes), css="sub") if record.notes else ""
     parts = [headline.page_head(record, actions), headline.state(record, left_s), headline.figures(record, balance), notes]
-    parts.insert(1, layout.explained(problem) if problem else Markup())
+    parts.insert(1, refused)
     address = f'{{"run": "{record.id}"}}'
     return tag("div", *filter(None, parts), css="stack", data_address=address)
 
@@ -267,7 +281,8 @@ def show_map(found: Found) -> Markup:
     marked = record.frozen_set or HeadSet()
     shape = record.model["n_layers"], record.model["n_heads"]
     title = tag("div", f"Discovery gain without each head, n = {formats.count(record.n_discovery)}", css="k")
-    known = "" if found.singles else tag("div", f"{len(found.cells)} of {record.n_heads} heads measured", css="sub below")
+    in_full = sum(not cell.partial for cell in found.cells.values())
+    known = "" if found.singles else tag("div", f"{in_full} of {record.n_screened} heads measured in full", css="sub below")
     drawn = head_grid.picture(*shape, found.cells, marked, hatching)
     return join([tag("div", title, drawn, known, css="card mapcard"), in_words(record)])
 
@@ -289,16 +304,25 @@ def show_flips(record: SearchRecord, changed: pd.DataFrame | None, selected: str
         for group, name, n in names
     ]
     end = tag("span", downloads.links(record.id, Part.HELD_OUT), css="end")
-    tools = tag("div", tag("span", *buttons, css="segments"), filter_box("flips", "Search flips"), end, css="tools")
-    return join([tools, tag("div", examples.flips_table(changed, "flips", selected), css="tall")])
+    tools = tag("div", tag("span", *buttons, css="segments"), filter_box("flips", "Search"), end, css="tools")
+    return join([tools, tag("div", examples.flips_table(record, changed, "flips", selected), css="tall")])
+
+
+def ranked_says(singles: Sequence[Tally]) -> str:
+    """What the marks of the ranking's figure are."""
+    early = " Faint: dropped early, drawn at the most it could still gain." if any(not t.exact for t in singles) else ""
+    return f"Blue: the pool.{early}"
 
 
 def show_example(record: SearchRecord, example: Any) -> Markup:
     """One held-out example, intact and without the frozen set; Live goes on from it."""
-    words = f"run={record.id}&example={example.key}"
-    link = tag("a", "Open it live", href=f"/live?{words}", css="csv")
-    live = tag("p", link, ", to switch heads one by one and to see all that the model writes", css="sub")
-    return inspector.show(record, example, Part.HELD_OUT, record.frozen_set or HeadSet(), live)
+    frozen = record.frozen_set or HeadSet()
+    link = tag("a", "Open it live", href=f"/live?run={record.id}&example={example.key}", css="csv")
+    more = [
+        explanations.place(record, example.key, frozen, at_once=False),
+        tag("p", link, ", to switch heads one by one", css="sub"),
+    ]
+    return inspector.show(record, example, Part.HELD_OUT, frozen, join(more))
 
 
 def _plot_head(title: str, search: str, name: str, note: str) -> Markup:

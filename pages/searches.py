@@ -37,7 +37,7 @@ BUSY_S, IDLE_S = 2.0, 10.0  # between two looks at the store
 UPLOAD = """element.addEventListener("click", (e) => {
   if (e.target.closest("[data-upload]")) document.querySelector("#import-search").click();
 });"""
-QUESTION = "Which few attention heads, once removed, make this model better at this task?"
+QUESTION = "Capability Enhancement Localization: which few attention heads, once removed, make this model better at this task?"
 READING = join([tag("div", "Reading the file.", css="k"), tag("div", tag("i"), css="prog unknown")])
 COLUMNS = (
     Column("Status"),
@@ -133,7 +133,7 @@ def row(record: SearchRecord) -> Row:
     """One search as a row that opens it."""
     href = f"/search?run={record.id}"
     held_out, name = record.held_out, formats.model_name(record.config.model)
-    link = tag("a", name, href=href, title=f"{record.config.model}, search {record.id}")
+    link = join([tag("a", name, href=href, title=record.config.model), tag("span", record.id, css="sub mono id")])
     age = tag(
         "time",
         formats.age(record.created_at),

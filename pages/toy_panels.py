@@ -49,7 +49,9 @@ def deletion(asked: Question, run: Trajectory, head: int | None) -> Markup:
         shown = [tag("span", value(each), css=shade) for each, shade in zip(after, shades, strict=True)]
         rows += [Row([_head_name(head), *shown], selected=True), Row(["Change, measured", *map(signed, change)])]
         drop, rise, joint = map(float, predicted_effects(run.config))
-        rows.append(Row(["Change, theorem on E", *map(signed, (-drop, rise, joint))]))
+        winner = int(run.winners[0])
+        theorem = "Change, theorem on E" if head == winner else f"Theorem on E, of head {winner}"
+        rows.append(Row([theorem, *map(signed, (-drop, rise, joint))]))
     drawn = table(RISK_COLUMNS, rows, "risks")
     buttons = (
         tag(

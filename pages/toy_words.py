@@ -119,7 +119,8 @@ def risks_say(run: Trajectory, without: int | None) -> str:
 def population_says(asked: Question, found: PopulationSummary) -> str:
     """What the share of runs on E shows."""
     config = asked.population
-    off = (found.pr_event - found.pr_event_predicted) / found.pr_event_se if found.pr_event_se else 0.0
+    predicted, n = found.pr_event_predicted, max(1, found.n_seeds - found.n_diverged)
+    off = (found.pr_event - predicted) / math.sqrt(predicted * (1 - predicted) / n) if 0 < predicted < 1 else 0.0
     power = {2: "²", 3: "³"}.get(config.beyond.n_tasks, f"^{config.beyond.n_tasks}")
     text = (
         f"The theorem: winners are uniform over heads and independent, so that U's winner carries the conflict alone with "

@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute, Route
 from cel_core.errors import CelError
 from cel_core.records import SearchRecord
 from cel_core.store import Store
-from cel_core.worker import Worker, WorkerState
+from cel_core.worker import STARTING, Worker, WorkerState
 from pages import formats
 from pages.pace import Pace
 
@@ -26,10 +26,10 @@ def line(state: WorkerState, record: SearchRecord | None, left_s: float | None) 
     """
     if state.status == "dead":
         return f"worker not running: {state.detail}"
-    if state.status == "loading" and state.detail == "starting":
+    if state.status == "loading" and state.detail == STARTING:
         return "worker starting"
     if state.status == "loading":
-        model = record.config.model if record is not None else state.detail or state.model
+        model = state.detail or (record.config.model if record is not None else state.model)  # another page may want another
         return f"worker loading {formats.model_name(model)}" if model else "worker loading a model"
     parts = ["worker idle"]
     if state.status == "running" and record is not None:

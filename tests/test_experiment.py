@@ -273,3 +273,24 @@ def test_a_shortlist_that_cannot_be_is_refused_before_the_model_is_loaded(store)
     config = SearchConfig("tiny", "mbpp", "samples", p=4, shortlist=5, allow_code_execution=True)
     with pytest.raises(ConfigError, match="'mbpp' has no margin to attribute"):
         experiment.draw(config)
+
+
+def test_a_search_that_is_stopped_has_told_how_far_it_is(store, model):
+    config = SearchConfig(**{**vars(CONFIG), "shortlist": 5})
+    told = []
+
+    def stop(progress):
+        told.append(progress)
+        if progress.stage == "attribution" and progress.done == 4:
+            raise experiment.Stopped("stopped")
+
+    with pytest.raises(experiment.Stopped):
+        start(store, model, config, stop)
+    [record] = store.searches()
+    assert (record.stage, record.done, record.total) == ("attribution", 4, told[-1].total)
+
+
+def test_a_search_over_known_outcomes_ends_with_all_of_its_last_stage_done(store, model):
+    start(store, model)
+    again = start(store, model)
+    assert again.token_layers == 0 and (again.stage, again.done) == ("held-out", again.total) and again.total > 0

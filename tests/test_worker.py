@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import time
+from types import SimpleNamespace
 
 import duckdb
 import pytest
@@ -14,7 +15,7 @@ from cel_core.errors import CelError, ConfigError, StoreError
 from cel_core.heads import HeadSet
 from cel_core.records import Part, Status
 from cel_core.store import Store
-from cel_core.worker import Worker
+from cel_core.worker import LiveState, Worker, WorkerState
 from tests.conftest import build_tiny
 
 PATIENCE_S = 120
@@ -151,6 +152,14 @@ def test_an_estimate_counts_what_the_search_then_does(worker, store, config, don
         worker.estimate(SearchConfig(**{**vars(config), "p": 99}))
 
 
+def test_a_search_that_found_its_outcomes_stored_makes_no_estimate_shorter(worker, store, config, done):
+    before = worker.estimate(config)["seconds"]
+    search = worker.launch(SearchConfig(**{**vars(config), "p": 4}))
+    until(lambda: store.search(search).status is Status.DONE, "the search to finish")
+    assert 0 < store.search(search).token_layers < store.search(done).token_layers
+    assert worker.estimate(config)["seconds"] == before
+
+
 def test_closing_ends_the_process(tmp_path):
     worker = Worker(tmp_path / "cel.duckdb")
     worker.start()
@@ -193,3 +202,40 @@ def test_a_process_that_ends_at_its_start_is_not_started_for_ever(tmp_path):
     until(lambda: worker.state().status == "dead" and worker._n_stillborn == 3, "the worker to give up")
     time.sleep(1)
     assert worker.state().status == "dead"
+    with duckdb.connect(tmp_path / "cel.duckdb") as database:
+        database.execute("DELETE FROM schema_version WHERE version = 999")
+    with pytest.raises(CelError, match="the worker is not running"):
+        worker.launch(SearchConfig("demo", "carry"))
+    assert [record.status for record in worker._store.searches()] == [Status.STOPPED]  # nothing waits for what never comes
+
+
+def test_a_process_that_dies_while_it_loads_for_a_page_is_not_stillborn(tmp_path):
+    worker = Worker(tmp_path / "cel.duckdb")
+    worker.start()
+    try:
+        for died in range(4):
+            until(lambda: worker.state().status == "idle", "the worker to start")
+            worker._state = WorkerState("loading", detail="some/model")  # as a live request makes it
+            worker._process.kill()
+            until(lambda: worker.state().detail != "some/model", f"death {died} to be seen")
+        until(lambda: worker.state().status == "idle", "the worker to start again")
+    finally:
+        worker.close()
+
+
+def test_an_older_requests_answer_says_nothing_of_the_newest_one(tmp_path):
+    worker = Worker(tmp_path / "cel.duckdb")
+    said = []
+    worker._send = said.append
+    for heads in ("L0H0", "L0H1"):
+        worker.live("one", "a", Part.DISCOVERY, HeadSet.parse(heads))
+    first, second = (message["request"] for message in said)
+    lines = [
+        {"session": "one", "request": second, "done": 3, "total": 9, "running": True},
+        {"session": "one", "request": first, "error": "too late"},
+        {"session": "gone", "request": 1, "done": 1},
+    ]
+    worker._closing = True
+    worker._listen(SimpleNamespace(stdout=[json.dumps(line) for line in lines], wait=lambda: 0))
+    assert worker.live_state("one") == LiveState(3, 9, True, request=second)
+    assert worker.live_state("gone") == LiveState()

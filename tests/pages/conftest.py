@@ -3,8 +3,9 @@
 import os
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Error, sync_playwright
@@ -44,6 +45,14 @@ def served(store: Store, worker: Worker | None = None) -> Iterator[str]:
     demo = app.build(store, worker)
     yield app.launch(demo, store, worker, free_port()).rstrip("/")
     demo.close()
+
+
+def handlers(store: Store, worker: Worker) -> dict[tuple[str, str], Callable[..., Any]]:
+    """The pages' own functions, by module and name, as an event calls them."""
+    import app  # noqa: PLC0415  Gradio takes seconds to import, and most tests do without
+
+    functions = (found.fn for found in app.build(store, worker).fns.values())
+    return {(f.__module__, f.__name__): f for f in functions if f is not None}
 
 
 @pytest.fixture(scope="session")

@@ -126,6 +126,7 @@ REFUSED = [
     ("outcomes", "/outcomes", {"search": "{loading}"}, "has no examples yet"),
     ("outcomes", "/outcomes", {"search": "{done}", "limit": -1}, "limit = -1 is not a whole number"),
     ("flips", "/flips", {"search": "{done}", "heads": "L0H0,L0H1"}, "0 of 40 held-out examples are stored"),
+    ("flips", "/flips", {"search": "{running}", "part": "discovery"}, "has no frozen set yet: name the heads"),
     ("evaluate", "/evaluate", {"search": "{done}", "heads": "L0H0,L0H1", "wait_s": 0}, "the worker is not running"),
 ]
 

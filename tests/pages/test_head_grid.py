@@ -33,7 +33,8 @@ def test_colour_follows_the_sign_of_the_gain_and_is_symmetric():
 def test_a_dropped_head_is_hatched_and_called_a_bound():
     cells = head_grid.of_ranking([tally(Head(0, 0), 10, 0), tally(Head(0, 1), 4, 1, exact=False)])
     found = cell_of(head_grid.picture(1, 2, cells, HeadSet()), "L0H1")
-    assert "bound" in found and "+3.0 points at most" in found
+    assert "bound" in found and "at most +3.0 points" in found
+    assert "at most 4 fixes, at least 1 harms" in found  # the harms are those seen until it was dropped
 
 
 def test_a_head_measured_in_part_is_hatched_while_the_search_runs():
@@ -43,6 +44,14 @@ def test_a_head_measured_in_part_is_hatched_while_the_search_runs():
     assert cells == {Head(0, 0): Cell(Head(0, 0), 2, 1, 20, 10), Head(0, 1): Cell(Head(0, 1), 3, 0, 20, 20)}
     assert cells[Head(0, 0)].partial and not cells[Head(0, 1)].partial
     assert cells[Head(0, 0)].gain == 0.05
+    drawn = head_grid.picture(1, 3, cells, HeadSet(), head_grid.SO_FAR)
+    assert "2 fixes, 1 harms, so far, 10 of 20 examples" in cell_of(drawn, "L0H0") and "so far" not in cell_of(drawn, "L0H1")
+    assert "not measured yet" in cell_of(drawn, "L0H2")
+    assert "not screened" in cell_of(head_grid.picture(1, 3, cells, HeadSet()), "L0H2")  # and never will be
+
+
+def test_before_any_head_is_measured_in_full_the_scale_follows_what_is_known():
+    assert head_grid.limit_of([Cell(Head(0, i), i, 0, 100, 50) for i in range(5)]) == 0.04
 
 
 def test_one_ruinous_head_does_not_drain_the_others_of_colour():

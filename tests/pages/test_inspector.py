@@ -58,16 +58,16 @@ def test_bars_show_what_decides_a_choice_scored_per_character(searches: Searches
     )
     drawn = shown(record, example)
     assert "Log-probability of each choice per character" in drawn
-    assert re.findall(r'</i></span><span class="sub">(.*?)</span>', drawn) == ["−2.50", "−1.50", "−1.00", "−2.00"]
-    assert widths(drawn) == pytest.approx([4.0, 42.4, 61.6, 23.2])
+    assert re.findall(r'</i></span><span class="sub nb">(.*?)</span>', drawn) == ["−2.50", "−1.50", "−1.00", "−2.00"]
+    assert widths(drawn) == pytest.approx([0.0, 40.0, 60.0, 20.0])
 
 
 def test_a_wrong_answer_in_words_says_that_scoring_read_no_further(searches: Searches):
     record, rows = of(searches, "large")
     wrong = next(row for row in rows if not row.intact_correct and row.ablated_correct)
-    assert shown(record, wrong).count("wrong from this token on") == 1
+    assert shown(record, wrong).count("begins with") == shown(record, wrong).count("and wrong from there on") == 1
     _, choices = of(searches, "boolq")
-    assert not any("from this token on" in shown(of(searches, "boolq")[0], row) for row in choices)
+    assert not any("begins with" in shown(of(searches, "boolq")[0], row) for row in choices)
 
 
 def test_the_ablated_heads_are_named_and_of_many_the_first_six(searches: Searches):
@@ -83,3 +83,10 @@ def test_hostile_text_stays_text(searches: Searches):
     record, rows = of(searches, "large")
     hostile = next(row for row in rows if "onerror" in row.context)
     assert "<img" not in shown(record, hostile) and "&lt;img" in shown(record, hostile)
+
+
+def test_the_gold_answers_probability_is_a_share_of_the_whole_bar(searches: Searches):
+    record, rows = of(searches, "large")
+    row = rows[0]._replace(intact_logprobs_nats=[-0.6931472], ablated_logprobs_nats=[-2.302585])
+    assert widths(shown(record, row)) == [50.0, 10.0]
+    assert "50.0 %, −0.69" in shown(record, row) and "10.0 %, −2.30" in shown(record, row)
