@@ -4,6 +4,7 @@ The page asks the store for everything; while the search runs it looks again eve
 examples are not asked for before a set is frozen.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ from pages.markup import Markup, button, filter_box, is_live, join, notice, tag
 from pages.pace import Pace
 from pages.plan import in_words, show_plan
 
+REDRAW_S = 3.0  # between two drawings of a head map that fills in: it takes a tenth of a second, in every tab
 POLL_S, IDLE_S = 1.0, 5.0  # between two looks at a search that moves, and at one that might again
 PICK = layout.RESTORE + "window.cel.pickable(element, (key) => trigger('pick', {key}));"
 TESTED = "Line: 95 % interval. Ticks: discovery gains of other subsets, as far as measured in full."
@@ -47,7 +49,10 @@ class Seen:
 
     search: str = ""
     stamp: tuple[object, ...] = ()
-    ranked: tuple[object, ...] = ()  # the phase whose rankings are drawn already; () where there are none yet
+    phase: tuple[object, ...] = ()  # what is drawn below the top belongs to it,
+    ranked: bool = False  # is final where its rankings are there,
+    drawn_s: float = 0.0  # is of this moment, by the monotonic clock,
+    behind: bool = False  # and is not of the last state
     pace: Pace = field(default_factory=Pace)
     stopping: bool = False
     refused: Markup = Markup()  # why the last button did nothing
@@ -101,7 +106,8 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
     def render(found: Found, before: Seen, example: str, opening: bool) -> list[Any]:
         record = found.record
         before.stopping = before.stopping and is_live(record)
-        before.ranked = phase_of(record) if found.singles else ()
+        before.phase, before.ranked = phase_of(record), bool(found.singles)
+        before.drawn_s, before.behind = time.monotonic(), False
         changed = None if found.paired is None else examples.flips(found.paired)
         picked = None if found.paired is None else examples.pick(found.paired, example)
         at_rest = bool(found.singles) and not is_live(record)  # figures wait: six tabs that draw them at once stall a search
@@ -130,7 +136,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
         return [layout.plotted(shown[c]) if c in (sides, ranks) else shown[c] for c in drawn]
 
     def moved(record: SearchRecord, before: Seen) -> list[Any]:
-        """A search that went on within a phase: nothing is new but its progress."""
+        """A search that went on within a phase: its progress alone is drawn."""
         found = Found(record, [], [], {}, None)
         page = show_top(found, before.pace.left_s(record), actions(record, before.stopping), before.refused)
         return [{top: page, seen: before}.get(component, gr.skip()) for component in drawn]
@@ -154,14 +160,16 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
     def polled(before: Seen) -> list[Any]:
         try:
             record = store.search(before.search)
-            if stamp_of(record) == before.stamp:
+            due = time.monotonic() - before.drawn_s >= REDRAW_S
+            if stamp_of(record) == before.stamp and not (before.behind and due):
                 return [gr.skip()] * len(drawn)
             before.stamp = stamp_of(record)
-            if is_live(record) and phase_of(record) == before.ranked:
+            if is_live(record) and phase_of(record) == before.phase and (before.ranked or not due):
+                before.behind = not before.ranked
                 return moved(record, before)
             return render(gather(store, record), before, "", opening=False)
         except CelError as error:  # perhaps for a while: the page goes on looking, and then draws all again
-            before.stamp = before.ranked = ()
+            before.stamp = before.phase = ()
             return [{top: _troubled(error), seen: before}.get(component, gr.skip()) for component in drawn]
 
     def pressed(before: Seen, event: gr.EventData) -> list[Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from cel_core.heads import all_heads
 from cel_core.records import Part
 from cel_core.store import Store
 from tests.pages import made_up
@@ -96,6 +97,30 @@ def test_sorting_is_by_number_and_keeps_empty_cells_last(light: Visit):
     gains = page.locator("tbody tr td:nth-child(6)").all_inner_texts()
     numbers = [float(text.replace("−", "-")) for text in gains if text]
     assert numbers == sorted(numbers, reverse=True) and gains[len(numbers) :] == [""] * (len(gains) - len(numbers))
+
+
+def test_heads_are_sorted_by_layer_and_index(light: Visit, searches: Searches):
+    page = light.open(f"/search?run={searches[1]['large']}")
+    page.get_by_role("button", name="Head", exact=True).click()
+    shown = page.locator("table[data-table=singles] tbody td:nth-child(2)").all_inner_texts()
+    assert shown == [str(head) for head in all_heads(36, 16)]
+
+
+def test_live_finds_words_anywhere_in_a_prompt_and_in_answers_as_they_are_shown(light: Visit, searches: Searches):
+    page = light.open(f"/live?run={searches[1]['boolq']}&part=discovery&heads=none")
+    page.get_by_role("button", name="Unchanged 40").click()
+    rows = page.locator("table[data-table=live] tbody tr:visible")
+    expect(rows).to_have_count(40)
+    for words, count in (
+        ("river lies", 34),
+        ("onerror", 6),
+        ("no such words", 0),
+    ):  # of the passage, of which no row shows a word
+        page.get_by_placeholder("Search").fill(words)
+        expect(rows).to_have_count(count)
+    expect(page.locator(".listcard .empty:visible")).to_have_text("No example fits the filter.")
+    page.get_by_placeholder("Search").fill("")
+    expect(rows).to_have_count(40)
 
 
 def test_a_flip_is_read_and_its_address_opens_it_again_elsewhere(light: Visit, searches: Searches, chromium: Browser):

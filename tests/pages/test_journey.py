@@ -108,6 +108,20 @@ def test_a_search_is_launched_from_the_form_and_found_again(visit: Visit, worksh
     assert record.frozen_set is not None and off(page) == sorted(map(str, record.frozen_set))
 
 
+def test_a_flip_is_written_out_on_request_and_goes_on_live(visit: Visit, demo: str):
+    page = visit.open(f"/search?run={demo}")
+    page.get_by_role("tab", name="Flips").click()
+    page.locator("tr[data-key]:visible").first.click()
+    asked = page.locator(".inspector pre").first.inner_text()
+    page.get_by_role("button", name="Let the model write both answers out").click()
+    expect(page.locator(".inspector .said")).to_have_count(2)
+    page.get_by_role("link", name="Open it live").click()
+    expect(page).to_have_url(re.compile("/live"))
+    expect(page.locator(".inspector pre").first).to_have_text(asked)
+    page.locator(".bar a", has_text="Search").last.click()
+    expect(page.locator(".inspector pre").first).to_have_text(asked)  # and back
+
+
 def test_the_form_refuses_in_one_line_and_estimates(visit: Visit, workshop: Workshop, demo: str):
     page = visit.open("/")
     page.get_by_role("button", name="New search").click()

@@ -216,6 +216,13 @@ def test_within_a_phase_only_the_progress_is_drawn_again(store: Store):
         )
 
     seen = search.Seen(made.id)
+    store.progress(made.id, "stage 1 of 2", 8, 100, 1.0)
+    assert drawn(seen) > 15
+    store.progress(made.id, "stage 1 of 2", 16, 100, 1.0)
+    assert drawn(seen) == 2  # the map was drawn a moment ago
+    assert drawn(seen) == 0
+    seen.drawn_s -= search.REDRAW_S
+    assert drawn(seen) > 15 and drawn(seen) == 0  # it catches up, though the search has not moved since
     n = made.story.n_discovery
     store.save_ranking(made.id, 1, algorithm.screen(made.heads, made.story.p, range(n), made._correct))
     store.progress(made.id, "stage 2 of 2", 0, 100, 1.0)
