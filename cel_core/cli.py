@@ -9,6 +9,7 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,13 @@ from tqdm import tqdm
 
 from cel_core import bench, bundle, bundle_reading, experiment, printing
 from cel_core import search as algorithm
-from cel_core.config import SearchConfig
+from cel_core.config import DEMO, SearchConfig, is_demo
 from cel_core.errors import CelError, ConfigError
 from cel_core.evaluation import Evaluator, require_code_execution, template_note
 from cel_core.heads import HeadSet, all_heads
 from cel_core.outcomes import as_table
 from cel_core.paths import typed_path
+from cel_core.records import Status
 from cel_core.store import DEFAULT_PATH, Store
 from cel_core.tasks import TASKS, Example, Scoring, Task, find_task
 from cel_core.tasks.rows import read_examples
@@ -195,10 +197,11 @@ def _search(chosen: argparse.Namespace) -> None:
 
 def _demo(chosen: argparse.Namespace) -> None:
     store = Store(chosen.store)
-    if not store.searches():
+    there = [record.id for record in store.searches() if is_demo(record.config) and record.status is Status.DONE]
+    if not there:
         with _Bar() as bar:
-            experiment.start(SearchConfig("demo", "carry", full_sweep=True), store, bar.report)
-    _print_search(store, store.searches()[-1].id, chosen.json)
+            there = [experiment.start(replace(DEMO, full_sweep=True), store, bar.report).id]
+    _print_search(store, there[0], chosen.json)
 
 
 def _print_search(store: Store, search: str, as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from cel_core.errors import ConfigError
 from cel_core.search import n_subsets
@@ -75,3 +75,11 @@ class SearchConfig:
             )
         if self.dtype != "auto" and self.dtype not in DTYPES:
             raise ConfigError(f"dtype '{self.dtype}' is unknown: give auto, {', '.join(DTYPES)}")
+
+
+DEMO = SearchConfig("demo", "carry")
+
+
+def is_demo(config: SearchConfig) -> bool:
+    """Whether this is the demo search; a full sweep of it finds the same."""
+    return replace(config, full_sweep=False) == DEMO

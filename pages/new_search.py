@@ -25,7 +25,6 @@ MODELS = (
 )
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DEFAULT_ROWS = "default"
-DEMO = SearchConfig("demo", "carry")
 MAX_TEXT = 500
 RUNS_CODE = (
     "MBPP runs the programs that the model writes, on this machine. They run confined (no network, no writing outside a "

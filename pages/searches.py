@@ -8,6 +8,7 @@ import gradio as gr
 
 from cel_core import bundle_reading
 from cel_core.bundle import Kept
+from cel_core.config import DEMO
 from cel_core.errors import CelError
 from cel_core.records import SearchRecord, Status
 from cel_core.store import Store
@@ -77,7 +78,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
         name = str(event._data.get("name", ""))
         if name == "demo":
             try:
-                return gr.skip(), layout.goto(f"/search?run={worker.launch(new_search.DEMO)}"), opened
+                return gr.skip(), layout.goto(f"/search?run={worker.launch(DEMO)}"), opened
             except CelError as error:
                 return gr.skip(), layout.explained(error), opened
         opened = not opened if name == "new" else opened

@@ -1,14 +1,13 @@
 """The toy page's panels in HTML: deletion, population, jobs, the phase map, and the way to the demo model's search."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from cel_core.config import is_demo
 from cel_core.records import SearchRecord, Status
 from cel_core.tasks import TASKS
 from cel_core.toy import PhaseCell, PopulationSummary, Trajectory, in_event, predicted_effects
 from pages import downloads, formats, toy_words
 from pages.markup import Column, Markup, Row, command, figure, join, notice, progress, table, tag
-from pages.new_search import DEMO
 from pages.toy_controls import SETTING_NAMES, measures
 from pages.toy_figures import colour
 from pages.toy_jobs import Job
@@ -154,7 +153,7 @@ def map_says(asked: Question, cells: Sequence[PhaseCell]) -> str:
 def demo(records: Sequence[SearchRecord]) -> Markup:
     """The same trade in a trained transformer: the demo search, else another of the demo model, or how to run it."""
     done = [r for r in records if r.config.model == "demo" and r.status is Status.DONE and r.held_out and r.frozen_set]
-    done.sort(key=lambda r: (replace(r.config, full_sweep=False) != DEMO, r.config.task != "carry"))  # newest first within
+    done.sort(key=lambda r: (not is_demo(r.config), r.config.task != "carry"))  # newest first within
     found = next(iter(done), None)
     if found is None or found.held_out is None or found.frozen_set is None:
         how = join(["Run it with ", command("python -m cel_core demo"), "; it takes about a minute and appears here."])

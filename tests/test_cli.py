@@ -8,8 +8,11 @@ import duckdb
 import pytest
 import transformers
 
+from cel_core import experiment
 from cel_core.cli import main
+from cel_core.config import SearchConfig, is_demo
 from cel_core.heads import all_heads
+from cel_core.records import Status
 from cel_core.store import Store
 from tests.conftest import build_tiny
 
@@ -207,3 +210,21 @@ def test_a_newer_store_is_refused(run, tmp_path):
 def test_resuming_what_is_done_or_unknown_is_refused(run, tmp_path):
     status, _, err = run("search", "--resume", "zz", "--store", str(tmp_path / "cel.duckdb"))
     assert status == 2 and "there is no search 'zz'" in err
+
+
+def test_the_demo_runs_once_beside_other_searches_of_the_demo_model(run, tmp_path, monkeypatch):
+    store = Store(tmp_path / "cel.duckdb")
+    started = []
+
+    def start(config, there, report):
+        started.append(config)
+        search = there.create_search(config, {})
+        there.end(search, Status.DONE, 1.0)
+        return there.search(search)
+
+    start(SearchConfig("demo", "carry", seed=1), store, None)
+    start(SearchConfig("demo", "carry", shortlist=12), store, None)
+    monkeypatch.setattr(experiment, "start", start)
+    shown = [json.loads(run("demo", "--store", str(store.path), "--json")[1])["search_id"] for _ in range(2)]
+    assert started[2:] == [SearchConfig("demo", "carry", full_sweep=True)] and is_demo(started[2])
+    assert shown[0] == shown[1] and store.search(shown[0]).config == started[2]

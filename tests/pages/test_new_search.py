@@ -2,7 +2,7 @@
 
 import pytest
 
-from cel_core.config import SearchConfig
+from cel_core.config import DEMO, SearchConfig
 from cel_core.errors import ConfigError
 from pages import new_search
 from pages.new_search import Form
@@ -11,7 +11,7 @@ FILLED = Form("demo", "carry", "default", [], 600, 600, 10, 3, 0, 0, "auto", "au
 
 
 def test_the_form_as_it_opens_is_the_demo_search():
-    assert new_search.config_of(FILLED) == SearchConfig("demo", "carry") == new_search.DEMO
+    assert new_search.config_of(FILLED) == SearchConfig("demo", "carry") == DEMO
 
 
 def test_answers_become_the_plan(tmp_path):
