@@ -67,6 +67,8 @@ class SearchConfig:
             raise ConfigError(f"k = {self.k} is larger than p = {self.p}: a subset cannot have more heads than the pool")
         if self.k > MAX_SUBSET_HEADS:
             raise ConfigError(f"k = {self.k}: a subset has at most {MAX_SUBSET_HEADS} heads; the paper takes 3")
+        if abs(self.seed) >= 2**63:
+            raise ConfigError("the seed has more than 63 bits: give a smaller one")
         if self.shortlist is not None and self.shortlist < self.p:
             raise ConfigError(f"a shortlist of {self.shortlist} is smaller than p = {self.p}: give {self.p} or more")
         if (count := n_subsets(self.p, self.k)) > MAX_SUBSETS:

@@ -81,6 +81,8 @@ class Database:
             raise self._unusable(error) from error
 
     def _unusable(self, error: duckdb.Error) -> StoreError:
+        if "Conflict" in str(error):
+            return StoreError("somebody else changed the same just now: look again, and repeat it where it is still wanted")
         return StoreError(f"store '{self.path}' cannot be used ({_first_line(error)}): check the disk and the file")
 
     def _open(self) -> Path:

@@ -101,7 +101,9 @@ class _Server:
             with self.changed:
                 match message["do"]:
                     case "run":
-                        self.searches.append(message["search"])
+                        runs = self.state.search == message["search"] and message["search"] not in self.stopping
+                        if not runs and message["search"] not in self.searches:  # asked twice is asked once
+                            self.searches.append(message["search"])
                         self.stopping.discard(message["search"])
                     case "stop":
                         self.stopping.add(message["search"])

@@ -36,6 +36,7 @@ from cel_core.tables import OF_PART
 from cel_core.tasks import Example
 from cel_core.tasks.split import Split
 from cel_core.toy import Method, PopulationSummary, ToyConfig, Trajectory
+from cel_core.untrusted import shown
 
 DEFAULT_PATH = Path(__file__).resolve().parent.parent / "data" / "cel.duckdb"
 
@@ -152,10 +153,10 @@ class Store:
         Raises:
             StoreError: none or several fit.
         """
-        found = self._records("WHERE starts_with(id, ?)", [search]) if search else []
+        found = self._records("WHERE starts_with(id, ?)", [search]) if search.isprintable() and search else []
         if len(found) != 1:
             problem = f"{len(found)} searches start with" if found else "there is no search"
-            raise StoreError(f"{problem} '{search[:40]}': look at the list of searches, and give one id")
+            raise StoreError(f"{problem} {shown(search)}: look at the list of searches, and give one id")
         return found[0]
 
     def searches(self) -> list[SearchRecord]:

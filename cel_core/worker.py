@@ -243,7 +243,9 @@ class Worker:
                 future.set_exception(CelError(f"{reason}: try again"))
         with self._live_lock:
             for session, live in self._live.items():
-                self._live[session] = replace(live, running=False, error=reason)
+                if live.running:
+                    error = f"{reason}: switch a head, or reload the page, to ask again"
+                    self._live[session] = replace(live, running=False, error=error)
         try:
             if lost.search is not None:
                 record = self._store.search(lost.search)

@@ -71,7 +71,7 @@ def state(record: SearchRecord, left_s: float | None) -> Markup:
     )
     kept += "of this stage are stored; none is made twice."
     if record.status is Status.FAILED:
-        what, _, remedy = record.error.partition(": ")
+        what, remedy = layout.in_two(record.error)
         return notice(f"Failed: {what}", remedy[:1].upper() + remedy[1:], resume, css="bad wide")
     if record.status is Status.STOPPED:
         return notice("Stopped", kept if record.total else "", resume, css="flat wide")

@@ -123,7 +123,25 @@ def goto(path: str) -> Markup:
     return tag("span", data_goto=path)
 
 
+def told(event: gr.EventData, name: str) -> str:
+    """A word that the browser sent with an event; anything else than text that can be written is as good as nothing."""
+    found = event._data.get(name, "") if isinstance(event._data, dict) else ""
+    return found if isinstance(found, str) and found.isprintable() else ""
+
+
 def explained(error: CelError) -> Markup:
     """An error of `cel_core` as a card: its one line says the value, the reason and the remedy."""
-    first, _, remedy = str(error).partition(": ")
+    first, remedy = in_two(str(error))
     return notice(first[:1].upper() + first[1:], remedy[:1].upper() + remedy[1:], css="bad")
+
+
+def in_two(message: str) -> tuple[str, str]:
+    """What an error says, and its remedy: after the first colon that stands in no brackets and no quotes."""
+    depth, quoted = 0, False
+    for place, letter in enumerate(message):
+        quoted ^= letter == "'" and (quoted or not message[place - 1 : place].isalnum())
+        depth += 0 if quoted else (letter in "([{") - (letter in ")]}")
+        if not quoted and depth <= 0 and message.startswith(": ", place):
+            return message[:place], message[place + 2 :]
+    first, _, remedy = message.partition(": ")
+    return first, remedy

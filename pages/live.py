@@ -13,7 +13,7 @@ from typing import Any
 import gradio as gr
 import pandas as pd
 
-from cel_core.errors import CelError, ConfigError, StoreError
+from cel_core.errors import CelError, ConfigError, HeadError, StoreError
 from cel_core.heads import Head, HeadSet
 from cel_core.records import Part, SearchRecord
 from cel_core.search import Tally
@@ -31,6 +31,7 @@ FIND = "window.cel.findable(element, (words) => trigger('find', {words}));"
 SWITCH = "watch('value', window.cel.switches(element, (heads) => trigger('toggle', {heads})));"
 INSPECT = tag("p", "Pick an example to read its prompt and both answers.", css="sub empty")
 KEYS = "Shift-click: a range, or at a number a whole layer or column. Keys: arrows move, space switches."
+MAX_HEADS_TEXT = 100_000
 NO_HEADS = "none"  # the empty set in an address, where a missing word means the frozen set
 
 
@@ -152,7 +153,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
 
     def toggled(now: View, request: gr.Request, event: gr.EventData) -> list[Any]:
         try:
-            now.head_set = heads_of(now.search, str(event._data.get("heads", "")))
+            now.head_set = heads_of(now.search, layout.told(event, "heads"))
             now.serial += 1
             return draw(now, str(request.session_hash), look_again=False)
         except CelError as error:
@@ -160,7 +161,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
 
     def pressed(now: View, request: gr.Request, event: gr.EventData) -> list[Any]:
         try:
-            now.part, now.example = part_of(now.search, str(event._data.get("name", ""))), ""
+            now.part, now.example = part_of(now.search, layout.told(event, "name")), ""
             now.serial += 1
             return draw(now, str(request.session_hash), look_again=False)
         except CelError as error:
@@ -198,7 +199,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
 
     # a head switched while one of these looks is drawn by `toggled`, which sees the example and the words that are set first
     def picked(now: View, event: gr.EventData) -> tuple[Any, View]:
-        before, now.example = now.example, str(event._data.get("key", ""))[:MAX_KEY]
+        before, now.example = now.example, layout.told(event, "key")[:MAX_KEY]
         serial, part, head_set, key = now.serial, now.part, now.head_set, now.example
         try:
             record = now.search
@@ -211,7 +212,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
         return gr.skip() if serial != now.serial else show_example(record, found, part, head_set), now
 
     def sought(now: View, event: gr.EventData) -> tuple[Any, View]:
-        now.words = str(event._data.get("words", ""))[:MAX_WORDS]
+        now.words = layout.told(event, "words")[:MAX_WORDS]
         serial, part, head_set = now.serial, now.part, now.head_set
         try:
             with store.together():
@@ -262,7 +263,9 @@ def heads_of(record: SearchRecord, text: str) -> HeadSet:
     """
     if text.strip().lower() == NO_HEADS:
         return HeadSet()
-    return HeadSet.parse(text[: 12 * max(1, record.n_heads)]).within(record.model["n_layers"], record.model["n_heads"])
+    if len(text) > MAX_HEADS_TEXT:  # never cut: what remained would be another set
+        raise HeadError(f"the heads take {len(text):,} characters: give each once, {MAX_HEADS_TEXT:,} characters at most")
+    return HeadSet.parse(text).within(record.model["n_layers"], record.model["n_heads"])
 
 
 def part_of(record: SearchRecord, text: str) -> Part:
@@ -272,7 +275,7 @@ def part_of(record: SearchRecord, text: str) -> Part:
         CelError: there is no such side, or it is sealed.
     """
     if text not in tuple(Part):
-        raise ConfigError(f"'{text[:40]}' is no side of a search: choose {' or '.join(Part)}")
+        raise ConfigError(f"{text[:40]!a} is no side of a search: choose {' or '.join(Part)}")
     if text == Part.HELD_OUT and record.frozen_set is None:
         raise StoreError(f"search {record.id}: its held-out examples are sealed until a set is frozen; choose discovery")
     return Part(text)

@@ -80,14 +80,16 @@ def strip(
     ]
     sides = [_side(record, side, part) for side in Part]
     heads = tag("span", *chips, css="chips") if chips else tag("span", "none", css="sub")
-    far = "loading the model" if loading and known < n else f"{formats.count(known)} of {formats.count(n)} examples"
+    far = (
+        "loading the model" if loading and not error and known < n else f"{formats.count(known)} of {formats.count(n)} examples"
+    )
     said = f"both answers to {formats.count(known)} {part} examples"
     tables = downloads.links(record.id, part, {"heads": str(head_set)}, said) if known else ""
     end = tag("span", tag("span", far, css="sub"), tables, tag("span", *sides, css="segments"), css="end")
     line = tag("div", tag("span", term("Off", OFF_TIP), css="k"), heads, end, css="offline")
     parts = [line]
     if error:
-        what, _, remedy = error.partition(": ")
+        what, remedy = layout.in_two(error)
         parts.append(notice(what[:1].upper() + what[1:], remedy[:1].upper() + remedy[1:], css="bad wide"))
     elif known < n:
         parts.append(progress(known, n, "Outcomes of this head set"))

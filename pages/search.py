@@ -103,9 +103,11 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
     drawn = [top, body, grid, tabs, singles, subsets_tab, subsets, flips_tab, flips, inspected, proof, plan]
     drawn += [plots, sides_head, sides, ranks_head, ranks, timer, seen]
 
-    def render(found: Found, before: Seen, example: str, opening: bool) -> list[Any]:
+    def render(found: Found, before: Seen, example: str = "", opening: bool = False, polling: bool = False) -> list[Any]:
         record = found.record
         before.stopping = before.stopping and is_live(record)
+        if polling and phase_of(record) != before.phase:
+            before.refused = Markup()  # it spoke of a state that is past
         before.phase, before.ranked = phase_of(record), bool(found.singles)
         before.drawn_s, before.behind = time.monotonic(), False
         changed = None if found.paired is None else examples.flips(found.paired)
@@ -167,13 +169,13 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
             if is_live(record) and phase_of(record) == before.phase and (before.ranked or not due):
                 before.behind = not before.ranked
                 return moved(record, before)
-            return render(gather(store, record), before, "", opening=False)
+            return render(gather(store, record), before, polling=True)
         except CelError as error:  # perhaps for a while: the page goes on looking, and then draws all again
             before.stamp = before.phase = ()
             return [{top: _troubled(error), seen: before}.get(component, gr.skip()) for component in drawn]
 
     def pressed(before: Seen, event: gr.EventData) -> list[Any]:
-        name, before.refused = str(event._data.get("name", "")), Markup()
+        name, before.refused, before.stopping = layout.told(event, "name"), Markup(), False
         try:
             record = store.search(before.search)
             try:
@@ -186,7 +188,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
                 before.refused = layout.explained(error)
             record = store.search(record.id)
             before.stamp = stamp_of(record)
-            return render(gather(store, record), before, "", opening=False)
+            return render(gather(store, record), before)
         except CelError as error:
             return nothing(_troubled(error), before)
 
@@ -195,7 +197,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
             record = store.search(before.search)
             if record.frozen_set is None:
                 return INSPECT
-            key = str(event._data.get("key", ""))
+            key = layout.told(event, "key")
             example = examples.pick(store.paired(record.id, Part.HELD_OUT, record.frozen_set, [], key), key)
         except CelError as error:
             return layout.explained(error)

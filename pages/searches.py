@@ -75,7 +75,7 @@ def build(demo: gr.Blocks, store: Store, worker: Worker) -> None:
         return show_head(records), show(records), gr.Timer(BUSY_S if any(map(is_live, records)) else IDLE_S)
 
     def pressed(opened: bool, event: gr.EventData) -> tuple[Any, Any, bool]:
-        name = str(event._data.get("name", ""))
+        name = layout.told(event, "name")
         if name == "demo":
             try:
                 return gr.skip(), layout.goto(f"/search?run={worker.launch(DEMO)}"), opened

@@ -81,14 +81,15 @@ def build(demo: gr.Blocks, store: Store, _worker: object = None) -> None:
         return content
 
     def asked(now: Shown, event: gr.EventData) -> list[Any]:
-        query, serial = event._data.get("query"), event._data.get("serial")
+        told = event._data if isinstance(event._data, dict) else {}
+        query, serial = told.get("query"), told.get("serial")
         if not isinstance(query, dict) or not isinstance(serial, int) or serial <= now.serial:
             return overtaken
         now.serial = serial
-        if event._data.get("anew"):
+        if told.get("anew"):
             now.signatures.clear()
         query = {str(key): str(value) for key, value in query.items()}
-        return look(query, now, serial, act=str(event._data.get("act", "")))
+        return look(query, now, serial, act=layout.told(event, "act"))
 
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
     demo.load(opened, outputs=drawn, **quiet)

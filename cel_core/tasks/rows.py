@@ -36,6 +36,8 @@ def load_rows(task: Task, data: str | None, seed: int = 0) -> list[Row]:
     Raises:
         DataError: there is no such folder or file, a line is not JSON, or the hub cannot be reached.
     """
+    if task.hub is None and data not in (None, "samples"):
+        raise DataError(f"task '{task.name}' makes its own rows and reads none from '{data}': leave the rows at their default")
     if task.hub is None or (data == "samples" and task.name == "arithmetic"):
         rows = task.generated_rows(seed)
     elif data is None:

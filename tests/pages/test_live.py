@@ -204,3 +204,10 @@ def test_a_store_that_is_held_for_a_while_ends_no_following(searches: Searches, 
     assert any("Store &#x27;x&#x27; is held" in str(part) for part in shown)
     assert not any(isinstance(part, gr.Timer) and not part.active for part in shown) and now.waiting
     assert "n = 40" in str(of["pages.live", "polled"](now, session))
+
+
+def test_a_long_text_of_heads_is_read_whole_or_refused(searches: Searches):
+    record = searches[0].search(searches[1]["done"])
+    assert str(live.heads_of(record, "L0H1, " * 2000 + "L2H3")) == "L0H1,L2H3"
+    with pytest.raises(HeadError, match="100,000 characters at most"):
+        live.heads_of(record, "L0H1," * 30_000)
