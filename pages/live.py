@@ -21,7 +21,7 @@ from cel_core.store import Store
 from cel_core.worker import LiveState, Worker
 from pages import examples, explanations, formats, head_grid, inspector, layout, live_counts
 from pages.head_grid import Cell
-from pages.markup import Markup, is_live, notice, tag
+from pages.markup import Markup, is_live, join, notice, tag
 from pages.search import find, stamp_of
 
 POLL_S, FOLLOW_S = 0.5, 2.0  # between two looks at a head set's outcomes, and at a search that runs
@@ -361,7 +361,7 @@ def show_nothing(record: SearchRecord | None) -> Markup:
     """What stands here without a search, or before its model is loaded."""
     link = tag("a", "Searches", href="/" if record is None else f"/search?run={record.id}")
     if record is None:
-        return tag("div", layout.page_head("Live heads"), notice("No searches yet", "Begin one at ", link), css="stack")
+        return tag("div", layout.page_head("Live heads"), notice("No searches yet", join(["Begin one at ", link, "."])), css="stack")
     said = "Heads can be switched once the search has loaded its model and drawn its examples."
     return tag("div", layout.page_head("Live heads"), notice(f"Search {record.id} has not begun", said), css="stack")
 
