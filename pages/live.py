@@ -361,7 +361,9 @@ def show_nothing(record: SearchRecord | None) -> Markup:
     """What stands here without a search, or before its model is loaded."""
     link = tag("a", "Searches", href="/" if record is None else f"/search?run={record.id}")
     if record is None:
-        return tag("div", layout.page_head("Live heads"), notice("No searches yet", join(["Begin one at ", link, "."])), css="stack")
+        return tag(
+            "div", layout.page_head("Live heads"), notice("No searches yet", join(["Begin one at ", link, "."])), css="stack"
+        )
     said = "Heads can be switched once the search has loaded its model and drawn its examples."
     return tag("div", layout.page_head("Live heads"), notice(f"Search {record.id} has not begun", said), css="stack")
 
